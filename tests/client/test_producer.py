@@ -19,7 +19,7 @@ from goddard.client.errors import (
 from goddard.client.message import Message
 from goddard.client.produce.hooks import ForbiddenContext, MessageType, SendContext
 from goddard.client.produce.options import BackPressureOptions
-from goddard.client.produce.producer import Producer
+from goddard.client.produce.producer import EncodedProducer, Producer
 from goddard.client.produce.selectors import by_hash, by_sharding_key
 from goddard.client.produce.targets import by_random
 from goddard.client.values import MessageQueue, SendMode, SendStatus, ServiceState
@@ -30,6 +30,7 @@ from goddard.protocol.hashing import java_hash
 from goddard.protocol.ids import parse_offset_message_id, parse_unique_id
 from goddard.protocol.message import BatchEntry, encode_batch
 from goddard.testing.site import Site
+from tests.support.members import session_of
 from tests.support.topic_reader import TopicReader
 
 
@@ -294,7 +295,7 @@ async def test_encoded_batches_are_sent(site: Site) -> None:
     bodies = [b"1", b"2", b"3"]
     entries = [BatchEntry(body, b"n\x01%b\x02" % body, 7) for body in bodies]
     group = site.new_group("encoders")
-    async with Producer(
+    async with EncodedProducer(
         group, name_servers=site.namesrv, namespace="space", send_hooks=[recorder]
     ) as producer:
         await producer.send(Message(name, b"0"))
@@ -477,7 +478,7 @@ async def test_group_is_used_once_in_a_session(site: Site) -> None:
         )
         assert second.state is ServiceState.CREATED
         async with Producer(group + "-2", name_servers=site.namesrv, instance_name=name) as third:
-            assert third.session is first.session
+            assert session_of(third) is session_of(first)
         topic = site.create_topic("still")
         assert (await first.send(Message(topic, b"x"))).status is SendStatus.SEND_OK
 
@@ -498,7 +499,7 @@ async def test_topic_without_route_is_an_error(site: Site) -> None:
 
 async def test_message_ids_are_unique(site: Site) -> None:
     async with producer_of(site) as producer:
-        ids = {producer.session.unique_id() for _ in range(100_000)}
+        ids = {session_of(producer).unique_id() for _ in range(100_000)}
         assert len(ids) == 100_000
         assert parse_unique_id(ids.pop()).pid == os.getpid() & 0xFFFF
 

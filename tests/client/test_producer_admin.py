@@ -17,6 +17,7 @@ from goddard.protocol.frame import RemotingCommand
 from goddard.testing.site import Site
 from tests.support.fake_cluster import FakeCluster
 from tests.support.idle_consumer import eventually
+from tests.support.members import session_of
 
 
 @pytest.mark.parametrize("namespace", ["", "space"])
@@ -56,7 +57,7 @@ async def _queues(producer: Producer, topic: str) -> list[MessageQueue]:
     """The queues of a new topic, when the name server knows it."""
 
     async def queues() -> list[MessageQueue] | None:
-        await producer.session.refresh_route(producer.session.with_namespace(topic))
+        await session_of(producer).refresh_route(session_of(producer).with_namespace(topic))
         return await producer.publish_queues(topic)
 
     found = await eventually(queues)
@@ -72,8 +73,8 @@ async def test_topics_are_created_like_others(site: Site) -> None:
         assert address == site.broker.address
 
         async def has_three() -> bool:
-            await producer.session.refresh_route(topic)
-            route = producer.session.route(topic)
+            await session_of(producer).refresh_route(topic)
+            route = session_of(producer).route(topic)
             return route is not None and route.queue_datas[0].write_queue_nums == 3
 
         await eventually(has_three)
@@ -82,7 +83,7 @@ async def test_topics_are_created_like_others(site: Site) -> None:
         await producer.create_topic(topic, queues=5, like=like)
 
         async def has_five() -> bool:
-            await producer.session.refresh_route(topic)
+            await session_of(producer).refresh_route(topic)
             return len(await producer.publish_queues(topic)) == 5
 
         await eventually(has_five)

@@ -47,6 +47,7 @@ from goddard.protocol.frame import RemotingCommand
 from goddard.protocol.headers.message import decode_send
 from goddard.protocol.message import decode_properties, iter_batch
 from tests.support.fake_cluster import Answerer, FakeCluster, mute
+from tests.support.members import session_of
 from tests.support.polling import until
 
 
@@ -315,7 +316,7 @@ async def test_hooks_are_called_after_failed_attempts() -> None:
         assert recorder.ended[1].result is None
         await broker.server.stop()
         await until(lambda: broker.connections[-1].is_closed)
-        await until(lambda: producer.session.connection(broker.address) is None)
+        await until(lambda: session_of(producer).connection(broker.address) is None)
         with pytest.raises(SendFailedError) as failed:
             await producer.send_oneway(Message("T", b"x"), queue=queue)
         assert isinstance(failed.value.__cause__, ConnectFailedError)
@@ -402,7 +403,7 @@ async def test_messages_of_a_queue_keep_their_order_while_its_broker_is_looked_u
         # Meanwhile the address becomes known, from the route of another topic.
         cluster.answer_route = None
         cluster.address_overrides["b"] = broker.address
-        await producer.session.refresh_route("U")
+        await session_of(producer).refresh_route("U")
         u_queue = MessageQueue("U", "b", 0)
         await producer.send(Message("U", b"x"), queue=u_queue)
         futures.append(producer.send_soon(Message("T", b"2"), queue=MessageQueue("T", "b", 0)))
@@ -846,7 +847,7 @@ async def test_unknown_broker_refreshes_the_route() -> None:
         await producer.send(Message("T", b"x"))
         # The session refreshes its routes once soon after its start.
         await until(lambda: cluster.route_requests.count("T") == 2)
-        await producer.session.refresh_route("T")
+        await session_of(producer).refresh_route("T")
         before = cluster.route_requests.count("T")
         with pytest.raises(SendFailedError, match=r"BrokersSent: \[b\]") as failed:
             await producer.send(Message("T", b"x"), queue=MessageQueue("T", "b", 0))
@@ -860,7 +861,7 @@ async def test_new_topic_looks_up_the_default_topic() -> None:
         Producer("g", name_servers=cluster.namesrv) as producer,
     ):
         # The session looks it up once, soon after its start.
-        await until(lambda: producer.session.route("TBW102") is not None)
+        await until(lambda: session_of(producer).route("TBW102") is not None)
         del cluster.route_requests[:]
         assert len(await producer.publish_queues("fresh")) == 4
         assert cluster.route_requests == ["fresh", "TBW102"]

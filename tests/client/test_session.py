@@ -47,12 +47,13 @@ from goddard.testing.site import Site
 from goddard.transport.tasks import Tasks
 from goddard.transport.tls import TlsOptions
 from tests.support.fake_cluster import FakeCluster
+from tests.support.members import session_of
 from tests.support.polling import until
 
 HOST = Host(bytes((127, 0, 0, 1)), 10911)
 
 
-def session_of(namesrv: str | None, **keywords: Unpack[SessionKeywords]) -> Session:
+def new_session(namesrv: str | None, **keywords: Unpack[SessionKeywords]) -> Session:
     return Session.shared(session_options(namesrv, keywords).for_process())
 
 
@@ -127,15 +128,17 @@ async def test_clients_with_the_same_id_share_a_session(site: Site) -> None:
     name = site.new_group("shared")
     async with Producer("pg-1", name_servers=site.namesrv, instance_name=name) as first:
         async with Producer("pg-2", name_servers=site.namesrv, instance_name=name) as second:
-            assert first.session is second.session
+            assert session_of(first) is session_of(second)
             assert (
-                first.client_id == second.client_id == first.session.options.client_ip + f"@{name}"
+                first.client_id
+                == second.client_id
+                == session_of(first).options.client_ip + f"@{name}"
             )
             topic = site.create_topic("shared")
             await second.send(Message(topic, b"x"))
             address = site.broker.address
-            assert first.session.connection(address) is second.session.connection(address)
-        shared = first.session
+            assert session_of(first).connection(address) is session_of(second).connection(address)
+        shared = session_of(first)
         assert shared.is_running
         assert (await first.send(Message(topic, b"x"))).status is SendStatus.SEND_OK
         own = Producer("pg-2", name_servers=site.namesrv, unit_name="u")
@@ -147,7 +150,7 @@ async def test_clients_with_the_same_id_share_a_session(site: Site) -> None:
             ).start()
     # After the last client stopped, the next one gets a new session.
     async with Producer("pg-1", name_servers=site.namesrv, instance_name=name) as again:
-        assert again.session is not shared
+        assert session_of(again) is not shared
 
 
 async def test_brokers_know_a_producer_only_while_it_runs(site: Site) -> None:
@@ -163,7 +166,7 @@ async def test_brokers_know_a_producer_only_while_it_runs(site: Site) -> None:
         listed = decode_body(response.body, dict[str, list[dict[str, object]]])
         return {str(each["clientId"]) for each in listed["connectionSet"]}
 
-    async with session_of(site.namesrv) as watcher:
+    async with new_session(site.namesrv) as watcher:
         async with Producer(group, name_servers=site.namesrv, topics=[topic]) as producer:
             assert await known_ids(watcher) == {producer.client_id}
         assert await known_ids(watcher) == set()
@@ -234,7 +237,7 @@ async def test_client_cannot_be_used_after_a_fork(site: Site) -> None:
         attempts = (
             not_started.start(),
             producer.send(Message("T", b"x")),
-            producer.session.request_name_server(RemotingCommand(1), 1_000),
+            session_of(producer).request_name_server(RemotingCommand(1), 1_000),
         )
         read_end, write_end = os.pipe()
         child = os.fork()
@@ -265,11 +268,11 @@ async def test_client_cannot_be_used_after_a_fork(site: Site) -> None:
 async def test_unreachable_name_servers_are_skipped(site: Site) -> None:
     dead = f"127.0.0.1:{lease_port()}"
     topic = site.create_topic("rotation")
-    async with session_of(f"{dead};{site.namesrv};127.0.0.1:{lease_port()}") as session:
+    async with new_session(f"{dead};{site.namesrv};127.0.0.1:{lease_port()}") as session:
         assert len(session.name_servers) == 3
         assert len((await session.publish_route(topic)).queues) == 4
         await session.refresh_route(topic)
-    async with session_of(dead) as session:
+    async with new_session(dead) as session:
         with pytest.raises(NoRouteError) as error:
             await session.publish_route(topic)
         assert isinstance(error.value.__cause__, NameServerError)
@@ -284,11 +287,11 @@ async def test_name_servers_from_the_environment(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NAMESRV_ADDR", f"http://{site.namesrv};{site.namesrv}")
-    async with session_of(None) as session:
+    async with new_session(None) as session:
         assert session.name_servers == (site.namesrv,)
         assert (await session.publish_route(site.create_topic("environment"))).queues
     monkeypatch.delenv("NAMESRV_ADDR")
-    async with session_of(None) as session:
+    async with new_session(None) as session:
         with pytest.raises(NoNameServerError):
             await session.publish_route("T")
 
@@ -322,13 +325,13 @@ async def test_name_servers_from_an_http_address(
 ) -> None:
     url, answers, paths = endpoint
     answers.append(f"{site.namesrv}\r\n".encode())
-    async with session_of(None, name_server_endpoint=url, unit_name="unit") as session:
+    async with new_session(None, name_server_endpoint=url, unit_name="unit") as session:
         assert session.name_servers == (site.namesrv,)
         assert (await session.publish_route(site.create_topic("endpoint"))).queues
     assert paths == ["/rocketmq/nsaddr-unit?nofix=1"]
     for invalid in (b"", b"<html>", b";" * 100_000):
         answers[0] = invalid
-        async with session_of(None, name_server_endpoint=url) as session:
+        async with new_session(None, name_server_endpoint=url) as session:
             assert session.name_servers == ()
             with pytest.raises(NoNameServerError):
                 await session.publish_route("T")
@@ -355,7 +358,7 @@ async def test_intervals_of_periodic_tasks_are_those_of_rocketmq(
     monkeypatch.setattr(Tasks, "periodic", start_fast)
     url, answers, _ = endpoint
     answers.append(b"127.0.0.1:1")
-    async with session_of(None, name_server_endpoint=url) as session:
+    async with new_session(None, name_server_endpoint=url) as session:
         assert session.name_servers == ("127.0.0.1:1",)
         answers[0] = b"127.0.0.1:2"
         await until(lambda: session.name_servers == ("127.0.0.1:2",))
@@ -373,7 +376,7 @@ async def test_intervals_of_periodic_tasks_are_those_of_rocketmq(
 async def test_missing_route_is_a_warning_except_for_the_default_topic(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with FakeCluster("a", topics=()) as cluster, session_of(cluster.namesrv) as session:
+    async with FakeCluster("a", topics=()) as cluster, new_session(cluster.namesrv) as session:
         with pytest.raises(NoRouteError):
             await session.publish_route("Missing")
         assert cluster.route_requests == ["Missing", "TBW102"]
@@ -387,7 +390,7 @@ async def test_missing_route_is_a_warning_except_for_the_default_topic(
 async def test_routes_are_refreshed_and_consumers_notified() -> None:
     async with (
         FakeCluster("a", "b") as cluster,
-        session_of(cluster.namesrv, poll_name_server_interval_ms=20) as session,
+        new_session(cluster.namesrv, poll_name_server_interval_ms=20) as session,
     ):
         consumer = FakeConsumer()
         session.add_producer("pg", FakeProducer())
@@ -409,7 +412,7 @@ async def test_routes_are_refreshed_and_consumers_notified() -> None:
 
 
 async def test_concurrent_callers_share_a_route_request() -> None:
-    async with FakeCluster("a") as cluster, session_of(cluster.namesrv) as session:
+    async with FakeCluster("a") as cluster, new_session(cluster.namesrv) as session:
         routes = await asyncio.gather(*(session.publish_route("T") for _ in range(50)))
         assert cluster.route_requests == ["T"]
         assert len({id(route) for route in routes}) == 1
@@ -418,7 +421,7 @@ async def test_concurrent_callers_share_a_route_request() -> None:
 async def test_brokers_without_a_route_are_removed(caplog: pytest.LogCaptureFixture) -> None:
     async with (
         FakeCluster("a", "b") as cluster,
-        session_of(
+        new_session(
             cluster.namesrv, poll_name_server_interval_ms=20, heartbeat_interval_ms=20
         ) as session,
     ):
@@ -439,7 +442,7 @@ async def test_brokers_without_a_route_are_removed(caplog: pytest.LogCaptureFixt
 async def test_heartbeats_contain_the_members() -> None:
     async with (
         FakeCluster("a") as cluster,
-        session_of(cluster.namesrv, heartbeat_interval_ms=50) as session,
+        new_session(cluster.namesrv, heartbeat_interval_ms=50) as session,
     ):
         broker = cluster.broker("a")
         await session.publish_route("T")
@@ -468,7 +471,7 @@ async def test_concurrent_start_fails_if_the_first_is_cancelled() -> None:
     server = await asyncio.start_server(lambda _, writer: asked.put_nowait(writer), "127.0.0.1", 0)
     async with server:
         port = server.sockets[0].getsockname()[1]
-        session = session_of(None, name_server_endpoint=f"http://127.0.0.1:{port}/rocketmq/nsaddr")
+        session = new_session(None, name_server_endpoint=f"http://127.0.0.1:{port}/rocketmq/nsaddr")
         first = asyncio.create_task(session.start())
         connection = await asked.get()
         second = asyncio.create_task(session.start())
@@ -484,7 +487,7 @@ async def test_concurrent_start_fails_if_the_first_is_cancelled() -> None:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 async def test_heartbeat_is_sent_on_a_new_connection(host: str) -> None:
-    async with FakeCluster("a") as cluster, session_of(cluster.namesrv) as session:
+    async with FakeCluster("a") as cluster, new_session(cluster.namesrv) as session:
         broker = cluster.broker("a")
         address = cluster.address_overrides["a"] = f"{host}:{broker.server.port}"
 
@@ -508,7 +511,7 @@ async def test_heartbeat_is_sent_on_a_new_connection(host: str) -> None:
 async def test_consumers_are_rebalanced_and_offsets_persisted() -> None:
     async with (
         FakeCluster("a") as cluster,
-        session_of(
+        new_session(
             cluster.namesrv, rebalance_interval_ms=30, persist_offsets_interval_ms=20
         ) as session,
     ):
@@ -520,7 +523,7 @@ async def test_consumers_are_rebalanced_and_offsets_persisted() -> None:
 
 
 async def test_rebalance_on_request() -> None:
-    async with FakeCluster("a") as cluster, session_of(cluster.namesrv) as session:
+    async with FakeCluster("a") as cluster, new_session(cluster.namesrv) as session:
         consumer = FakeConsumer()
         session.add_consumer("cg", consumer)
         session.wake_rebalance()
@@ -534,7 +537,7 @@ async def test_rebalance_on_request() -> None:
 
 
 async def test_group_can_be_registered_only_once() -> None:
-    async with FakeCluster("a") as cluster, session_of(cluster.namesrv) as session:
+    async with FakeCluster("a") as cluster, new_session(cluster.namesrv) as session:
         session.add_consumer("g", FakeConsumer())
         session.add_producer("g", FakeProducer())
         with pytest.raises(ClientError, match=r"The consumer group\[g\] has been created before"):
@@ -549,7 +552,7 @@ async def test_group_can_be_registered_only_once() -> None:
 
 
 async def test_call_raises_broker_error(site: Site) -> None:
-    async with session_of(site.namesrv) as session:
+    async with new_session(site.namesrv) as session:
         command = RemotingCommand(29_999)
         with pytest.raises(BrokerError) as error:
             await session.call(site.broker.address, command, 3_000)
@@ -561,7 +564,7 @@ async def test_call_raises_broker_error(site: Site) -> None:
 
 
 async def test_find_broker() -> None:
-    async with FakeCluster("a") as cluster, session_of(cluster.namesrv) as session:
+    async with FakeCluster("a") as cluster, new_session(cluster.namesrv) as session:
         await session.publish_route("T")
         address = cluster.broker("a").address
         assert session.find_broker("a") == (address, False)
@@ -577,7 +580,7 @@ async def test_vip_channel_uses_the_second_port(site: Site) -> None:
     ) as producer:
         assert (await producer.send(Message(topic, b"x"))).status is SendStatus.SEND_OK
         host, _, port = site.broker.address.rpartition(":")
-        assert producer.session.connection(f"{host}:{int(port) - 2}") is not None
+        assert session_of(producer).connection(f"{host}:{int(port) - 2}") is not None
 
 
 async def test_tls_without_verification(legacy_site: Site) -> None:
@@ -612,7 +615,7 @@ def record_of(topic: str, body: bytes, properties: dict[str, str]) -> bytes:
 
 
 async def test_broker_requests_to_consumers() -> None:
-    async with FakeCluster("a") as cluster, session_of(cluster.namesrv) as session:
+    async with FakeCluster("a") as cluster, new_session(cluster.namesrv) as session:
         consumer = FakeConsumer()
         session.add_consumer("cg", consumer)
         await session.publish_route("T")
@@ -666,7 +669,7 @@ async def test_broker_requests_to_consumers() -> None:
 
 
 async def test_broker_requests_to_producers(caplog: pytest.LogCaptureFixture) -> None:
-    async with FakeCluster("a") as cluster, session_of(cluster.namesrv) as session:
+    async with FakeCluster("a") as cluster, new_session(cluster.namesrv) as session:
         producer = FakeProducer()
         session.add_producer("pg", producer)
         await session.publish_route("T")

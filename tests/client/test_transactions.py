@@ -23,6 +23,7 @@ from goddard.protocol.names import TRACE_TOPIC
 from goddard.protocol.record import Host, Record
 from goddard.testing.site import Site
 from tests.support.fake_cluster import FakeCluster
+from tests.support.members import session_of
 from tests.support.polling import until
 from tests.support.topic_reader import TopicReader
 
@@ -369,7 +370,7 @@ async def starting(
         host = Host(bytes(4), 0)
         half = ReceivedMessage.from_record(Record("T", 0, 0, 0, 0, host, 0, host, b"x"), "a")
         header = CheckTransactionRequest(tran_state_table_offset=1, commit_log_offset=2)
-        member = other.session.members.producers["senders"]
+        member = session_of(other).members.producers["senders"]
         for _ in range(checks):
             member.check_transaction(half, header, cluster.broker("a").address)
         await until(lambda: listener.checks == 1)

@@ -5,7 +5,6 @@ from hypothesis import strategies as st
 
 from goddard.errors import ProtocolError
 from goddard.protocol import acl
-from goddard.protocol.bulk_hashing import java_hashes
 from goddard.protocol.compression import (
     CompressionKind,
     compress,
@@ -30,6 +29,7 @@ from goddard.protocol.message import (
     join_properties,
 )
 from goddard.protocol.record import Host
+from goddard.store.index.bulk_hashing import java_hashes
 
 UTF8 = st.characters(codec="utf-8", exclude_characters="\x01\x02")
 properties = st.dictionaries(st.text(UTF8, max_size=20), st.text(UTF8, max_size=40), max_size=8)

@@ -10,7 +10,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from goddard import Message, MessageQueue, Producer
-from goddard.aio import Producer as AsyncProducer
+from goddard.client.produce.producer import EncodedProducer
 from goddard.errors import ConfigError, GoddardError
 from goddard.protocol.codes import ResponseCode
 from goddard.protocol.frame import RemotingCommand
@@ -177,7 +177,7 @@ async def test_failed_write_does_not_wait_for_other_requests() -> None:
         rows = pa.RecordBatch.from_pydict(
             {"body": [b"x", b"y"], "brokerName": ["a", "b"], "queueId": [0, 0]}
         )
-        producer = AsyncProducer("P", name_servers=cluster.namesrv, send_timeout_ms=hour_ms)
+        producer = EncodedProducer("P", name_servers=cluster.namesrv, send_timeout_ms=hour_ms)
         await producer.start()
         sender = RowSender(producer, options, "q")
         try:

@@ -16,8 +16,6 @@ from goddard.client.members import ConsumerMember, ProducerMember
 
 PUBLIC = set(vars(goddard)["__all__"])
 CLIENTS = ("Admin", "LitePullConsumer", "Producer", "PushConsumer", "TransactionProducer")
-# Methods that clients use among themselves.
-INTERNAL = {"next_thread_batch", "send_encoded"}
 # No client imports these; `import goddard` does not import asyncio, either.
 SERVERS_ONLY = ("click", "numpy", "pyarrow", "pyspark", "rich", "typer", "pytest")
 OURS = ("goddard.broker", "goddard.cli", "goddard.nameserver", "goddard.store", "goddard.testing")
@@ -90,8 +88,7 @@ def test_a_blocking_client_has_the_methods_of_the_asyncio_one(name: str) -> None
     blocking, core = getattr(goddard, name), getattr(aio, name)
     assert issubclass(blocking, BlockingClient)
     renamed = {"send_soon": "send_async"}
-    wanted = public_methods(core) - INTERNAL
-    assert public_methods(blocking) == {renamed.get(each, each) for each in wanted}
+    assert public_methods(blocking) == {renamed.get(each, each) for each in public_methods(core)}
 
 
 # Sessions do not call Admin: its ``reset_offsets`` is a method for users.
@@ -99,11 +96,6 @@ def test_a_blocking_client_has_the_methods_of_the_asyncio_one(name: str) -> None
 def test_public_clients_do_not_show_what_sessions_call(name: str) -> None:
     assert {"published_topics", "rebalance"} <= called_by_sessions()
     assert public_methods(getattr(aio, name)).isdisjoint(called_by_sessions())
-
-
-def test_internal_methods_exist() -> None:
-    methods = set[str]().union(*(public_methods(getattr(aio, name)) for name in CLIENTS))
-    assert methods >= INTERNAL
 
 
 @pytest.mark.parametrize("name", CLIENTS)

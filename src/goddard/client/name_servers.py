@@ -6,16 +6,25 @@ it fails; then the next one in the list.
 """
 
 import importlib
+import logging
 import os
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Any, Final, TypeAlias
 
-from goddard.client.errors import ClientError, NoNameServerError
-from goddard.errors import ConfigError
+from goddard.client.errors import ClientError, NameServerError, NoNameServerError
+from goddard.clock import Clock
+from goddard.errors import ConfigError, RemotingError
+from goddard.protocol.frame import RemotingCommand
 from goddard.transport.client import split_address
 
 ENVIRONMENT_VARIABLE: Final = "NAMESRV_ADDR"
 _MAX_LIST_BYTES: Final = 64 * 1024
+
+# Sends a request to an address, with a timeout in milliseconds; returns the response.
+Request: TypeAlias = Callable[[str, RemotingCommand, int], Awaitable[RemotingCommand]]
+
+_logger: Final = logging.getLogger("goddard.client")
 
 
 def parse_name_servers(text: str | None, *, use_environment: bool = True) -> tuple[str, ...]:
@@ -93,6 +102,32 @@ class NameServers:
         if not self._addresses:
             raise NoNameServerError
         return self._addresses[self._position]
+
+    async def request(
+        self, command: RemotingCommand, timeout_ms: int, send: Request, clock: Clock
+    ) -> RemotingCommand:
+        """Send a request to the server in use, and to the next ones if it fails.
+
+        The timeout is divided among the servers.
+        """
+        started_ms = clock.monotonic_ms()
+        failure: RemotingError | None = None
+        for attempt in range(max(1, len(self._addresses))):
+            address = self.chosen()
+            left_ms = timeout_ms - (clock.monotonic_ms() - started_ms)
+            share_ms = left_ms // max(1, len(self._addresses) - attempt)
+            try:
+                # A copy, because ``send`` changes the command.
+                answer = await send(address, replace(command), max(1, share_ms))
+            except RemotingError as error:
+                # A warning for the first failure only, not for every request until it answers.
+                level = logging.WARNING if self.failed(address) else logging.DEBUG
+                _logger.log(level, "name server %s does not answer: %s", address, error)
+                failure = error
+            else:
+                self.answered(address)
+                return answer
+        raise NameServerError(self._addresses, failure) from failure
 
     def answered(self, address: str) -> None:
         self._failed.discard(address)

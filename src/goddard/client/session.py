@@ -10,7 +10,6 @@ callers that need the same route share one request.
 
 import asyncio
 import logging
-from dataclasses import replace
 from typing import ClassVar, Final, Self
 from weakref import WeakKeyDictionary
 
@@ -599,25 +598,7 @@ class Session:
 
         The timeout is divided among the servers.
         """
-        names = self._names
-        started_ms = self.clock.monotonic_ms()
-        failure: RemotingError | None = None
-        for attempt in range(max(1, len(names.addresses))):
-            address = names.chosen()
-            left_ms = timeout_ms - (self.clock.monotonic_ms() - started_ms)
-            share_ms = left_ms // max(1, len(names.addresses) - attempt)
-            try:
-                # A copy, because ``prepare`` changes the command.
-                answer = await self.request(address, replace(command), max(1, share_ms))
-            except RemotingError as error:
-                # A warning for the first failure only, not for every request until it answers.
-                level = logging.WARNING if names.failed(address) else logging.DEBUG
-                _logger.log(level, "name server %s does not answer: %s", address, error)
-                failure = error
-            else:
-                names.answered(address)
-                return answer
-        raise NameServerError(names.addresses, failure) from failure
+        return await self._names.request(command, timeout_ms, self.request, self.clock)
 
     async def _fetch_name_servers(self) -> None:
         endpoint = self.options.name_server_endpoint

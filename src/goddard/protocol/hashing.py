@@ -1,9 +1,9 @@
 """Hashes that RocketMQ writes to disk: Java's String.hashCode, and CRC-32.
 
 ``java_hash`` is ``h = 31 * h + unit`` over the UTF-16 units of a text, wrapped to a signed 32-bit
-number. Consume queues hold it for tags, the key index for ``topic#key``. ``bulk_hashing`` hashes
-many texts at once, several times faster per text; this module does not need NumPy, so clients can
-use it.
+number. Consume queues hold it for tags, the key index for ``topic#key``. This module does not need
+NumPy, so clients can use it; ``store.index.bulk_hashing`` hashes many texts at once, several times
+faster per text.
 """
 
 from collections.abc import Sequence

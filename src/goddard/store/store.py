@@ -498,11 +498,11 @@ class MessageStore:
         self._flusher.flush()
 
     def publish_on(self, run: RunLater) -> None:
-        """Have what SYNC_FLUSH held back shown in this thread: by ``run``, its loop's
+        """Publish the messages that waited for a sync in this thread, through ``run``: its loop's
         ``call_soon_threadsafe``.
 
-        Else the flushing thread does it, and competes with the loop that it is to serve. Calls
-        that wait for the disk follow ``run``, so in a loop they see what they waited for.
+        Otherwise the flush thread publishes them, and competes with the loop for the interpreter.
+        Calls that wait for the disk follow ``run``, so in a loop they see what they waited for.
         """
         self._visibility.publish_on(run)
 

@@ -230,10 +230,6 @@ class Connection(asyncio.Protocol):
     def requests_in_flight(self) -> int:
         return len(self._pending.waiting)
 
-    @property
-    def handlers_in_flight(self) -> int:
-        return len(self._tasks)
-
     # Our own requests
 
     async def request(self, command: RemotingCommand, timeout_ms: int) -> RemotingCommand:

@@ -220,14 +220,14 @@ async def test_connection_refused(client: Client) -> None:
 
 
 async def test_the_client_connects_again_after_a_restart(
-    handlers: Handlers, client: Client
+    handlers: Handlers, client: Client, gate: Gate
 ) -> None:
     async with Server(ServerOptions(), handlers) as server:
         address = _address(server)
         port = server.port
         await client.request(address, RemotingCommand(ECHO), 30_000)
         lost = asyncio.ensure_future(client.request(address, RemotingCommand(GATED), 60_000))
-        await until(lambda: any(c.handlers_in_flight for c in server.connections))
+        await asyncio.wait_for(gate.entered.wait(), 60)
         await server.stop(grace_seconds=0)
     with pytest.raises(ConnectionLostError):
         await lost

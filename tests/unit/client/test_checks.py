@@ -8,7 +8,7 @@ from goddard.client.consume.allocation import ByConfig, ByMachineRoom
 from goddard.client.consume.lite import LitePullConsumer
 from goddard.client.consume.push import PushConsumer
 from goddard.client.consume.subscriptions import Sql, Tags
-from goddard.client.produce.producer import Producer
+from goddard.client.produce.producer import EncodedProducer, Producer
 from goddard.client.produce.transactions import TransactionProducer
 from goddard.client.values import MessageQueue, TransactionState
 
@@ -45,7 +45,7 @@ def test_producer_lists_of_wrong_type(option: str, given: object, text: str) -> 
 def test_producer_copies_lists_it_was_given() -> None:
     topics, codes = ["A"], {1}
     options: dict[str, Any] = {"topics": topics, "retry_codes": codes}
-    producer = Producer("group", name_servers=SERVER, **options)
+    producer = EncodedProducer("group", name_servers=SERVER, **options)
     topics.append("B")
     codes.add(2)
     assert producer.options.topics == ("A",)

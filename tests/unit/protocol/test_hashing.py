@@ -4,7 +4,6 @@ import zlib
 
 import pytest
 
-from goddard.protocol.bulk_hashing import java_hashes
 from goddard.protocol.hashing import (
     body_crc,
     crc32,
@@ -12,6 +11,7 @@ from goddard.protocol.hashing import (
     java_hash,
     tag_code,
 )
+from goddard.store.index.bulk_hashing import java_hashes
 
 # Computed by Java's String.hashCode.
 VECTORS = {

@@ -20,20 +20,27 @@ GATED = 2
 KIB = 1024
 
 
-@pytest.fixture
-def gate() -> asyncio.Event:
-    return asyncio.Event()
+class Gate(asyncio.Event):
+    """A handler that waits for the event, and counts the requests that it got."""
 
+    requests = 0
 
-@pytest.fixture
-def handlers(gate: asyncio.Event) -> Handlers:
-    async def gated(request: RemotingCommand, connection: Connection) -> Answer:
-        await gate.wait()
+    async def __call__(self, request: RemotingCommand, connection: Connection) -> Answer:
+        self.requests += 1
+        await self.wait()
         return request.reply()
 
+
+@pytest.fixture
+def gate() -> Gate:
+    return Gate()
+
+
+@pytest.fixture
+def handlers(gate: Gate) -> Handlers:
     created = Handlers()
     created.register(BIG, lambda request, _: request.reply(body=bytes(10 * KIB)), ANY_RULE)
-    created.register(GATED, gated, ANY_RULE)
+    created.register(GATED, gate, ANY_RULE)
     return created
 
 
@@ -112,13 +119,13 @@ async def test_a_peer_with_too_many_unsent_bytes_is_disconnected(
     assert "does not read" in caplog.text
 
 
-async def test_handlers_in_flight_are_bounded(handlers: Handlers, gate: asyncio.Event) -> None:
+async def test_handlers_in_flight_are_bounded(handlers: Handlers, gate: Gate) -> None:
     options = ConnectionOptions(max_handlers_in_flight=3)
     peer, server = join_raw(handlers, options)
     peer.transport.write(_requests(GATED, 10))
     await _ticks()
     assert _is_paused(server)
-    assert server.handlers_in_flight == 3
+    assert gate.requests == 3
     gate.set()
     answers = await peer.receive(10)
     assert sorted(answer.opaque for answer in answers) == list(range(10))
@@ -126,15 +133,13 @@ async def test_handlers_in_flight_are_bounded(handlers: Handlers, gate: asyncio.
     assert not _is_paused(server)
 
 
-async def test_the_size_of_requests_in_flight_is_bounded(
-    handlers: Handlers, gate: asyncio.Event
-) -> None:
+async def test_the_size_of_requests_in_flight_is_bounded(handlers: Handlers, gate: Gate) -> None:
     peer, server = join_raw(handlers, ConnectionOptions(max_handled_bytes=100 * KIB))
     frame = encode_frame(RemotingCommand(GATED, body=bytes(30 * KIB)))
     peer.transport.write(frame * 10)
     await _ticks()
     assert _is_paused(server)
-    assert server.handlers_in_flight == 4
+    assert gate.requests == 4
     gate.set()
     assert len(await peer.receive(10)) == 10
     await _ticks()
@@ -285,7 +290,7 @@ async def test_a_slow_reader_is_not_disconnected(handlers: Handlers) -> None:
         assert 0 < server.unsent_bytes < before
 
 
-async def test_drain_finishes_running_handlers(handlers: Handlers, gate: asyncio.Event) -> None:
+async def test_drain_finishes_running_handlers(handlers: Handlers, gate: Gate) -> None:
     peer, server = join_raw(handlers)
     peer.transport.write(_requests(GATED, 3))
     await _ticks()
@@ -309,9 +314,7 @@ async def test_drain_finishes_running_handlers(handlers: Handlers, gate: asyncio
         await peer.lost.wait()
 
 
-async def test_a_connection_is_drained_when_it_is_lost(
-    handlers: Handlers, gate: asyncio.Event
-) -> None:
+async def test_a_connection_is_drained_when_it_is_lost(handlers: Handlers, gate: Gate) -> None:
     peer, server = join_raw(handlers)
     peer.transport.write(_requests(GATED, 1))
     await _ticks()

@@ -68,7 +68,7 @@ class _Session:
     client_ids: set[str] = field(default_factory=set)
 
     def check_room(self, client_id: str) -> None:
-        """Refuse who makes up a new name each time; gateways speak for many, but not for any."""
+        """Limit groups and client ids per connection; a gateway has many, but not any number."""
         if len(self.producers) + len(self.consumers) >= _MAX_GROUPS_PER_CONNECTION:
             raise InvalidParameterError(
                 f"a connection takes part in {_MAX_GROUPS_PER_CONNECTION} groups at most"

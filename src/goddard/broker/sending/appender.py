@@ -240,7 +240,7 @@ class Appender:
 
         def done(entries: Sequence[LogEntry] | None, error: StoreError | None) -> None:
             if future.done():
-                return  # whoever waited was cancelled
+                return  # the caller was cancelled
             if error is not None:
                 future.set_exception(error)
             else:
@@ -426,7 +426,7 @@ class Appender:
             return False
 
     def _on_synced(self, show: Callable[[], None]) -> None:
-        """The disk is free: have it work while what it has done is shown, then answered."""
+        """Start the next append; then publish what was synced, and answer it."""
         self._append_held_back()
         show()
 

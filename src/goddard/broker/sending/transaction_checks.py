@@ -1,4 +1,4 @@
-"""Asking producers what became of their half messages.
+"""Asking producers for the state of the transactions of their half messages.
 
 Every ``transactionCheckInterval`` a round passes through the half queue from where the last one
 stopped: decided halves are passed by, one that is old enough is written again at the end of the
@@ -194,7 +194,7 @@ class TransactionChecks:
         self._store.wait_durable(entry.end_offset, durable)
 
     def ask(self, half: Record, renewed: NewMessage, entry: LogEntry) -> None:
-        """Ask a producer of the half's group what became of it."""
+        """Ask a producer of the half's group for the state of the transaction."""
         properties = renewed.properties
         group = properties.get(PROPERTY_PRODUCER_GROUP, "")
         place = real_place(properties)
@@ -265,7 +265,9 @@ class _Round:
                 self._queue_id, self._half_offset, op_offset, self._end_offset
             )
         except (StoreError, TimeoutError) as error:
-            _logger.warning("checking transactions was not noted: %r", error)
+            _logger.warning(
+                "transaction check progress not saved; halves will be checked again: %r", error
+            )
         if (self._half_offset, op_offset) != (self._first_half_offset, self._first_op_offset):
             _logger.info(
                 "After check, queueId=%d opOffset=%d msgOffset=%d putInQueueCount=%d",
@@ -333,7 +335,7 @@ class _Round:
         moved = _moved(found, decided.next_op_offset)
         if moved is None:
             return False
-        _logger.warning("op queue %d goes on at %d", self._queue_id, moved)
+        _logger.warning("op queue %d: offsets before %d are gone", self._queue_id, moved)
         decided.next_op_offset = moved
         return True
 
@@ -342,7 +344,7 @@ class _Round:
         moved = _moved(found, self._half_offset)
         if moved is None:
             return False
-        _logger.warning("half queue %d goes on at %d", self._queue_id, moved)
+        _logger.warning("half queue %d: offsets before %d are gone", self._queue_id, moved)
         self._half_offset = moved
         return True
 

@@ -79,9 +79,9 @@ class DecidedHalves:
     """The halves that are known to be decided, as a check reads ops and passes halves.
 
     A half that must not be checked yet is written again with the offset it had first, and its
-    producer decides it by that first offset, which the check has passed then. So a decision about
-    an earlier offset is remembered, and its op counts as done only when the check has come past
-    every half that was written before the op.
+    producer decides it by that first offset, which the check has already passed. So a decision
+    about an earlier offset is kept, and its op counts as done only when the check has passed every
+    half that was written before the op.
     """
 
     def __init__(self, first_half_offset: int, first_op_offset: int) -> None:

@@ -319,7 +319,12 @@ class Transactions:
             if entries is not None:
                 batch.discard(half_offsets)
                 return
-            _logger.error("%d decisions are not noted yet: %s", len(half_offsets), error)
+            _logger.error(
+                "%d decisions not written to the op queue; retry in %d s: %s",
+                len(half_offsets),
+                _RETRY_SECONDS,
+                error,
+            )
             if self._op_timer is None:
                 self._write_ops_after(_RETRY_SECONDS)
 
@@ -339,7 +344,7 @@ class Transactions:
     async def handle_resume_check(
         self, request: RemotingCommand, connection: Connection
     ) -> RemotingCommand:
-        """Have a half that was put aside checked again, from the beginning."""
+        """Check a half again that was put aside, with the count of its checks reset."""
         header = ResumeCheckHalfMessageRequest.decode(request.fields)
         try:
             _, physical_offset = parse_offset_message_id(header.msg_id or "")

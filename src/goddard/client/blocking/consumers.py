@@ -59,11 +59,23 @@ class PushConsumer(BlockingClient[AsyncPushConsumer]):
     assigned_queues = on_loop(AsyncPushConsumer.assigned_queues)
 
 
-class LitePullConsumer(BlockingClient[AsyncLitePullConsumer]):
+class _ThreadBatches(AsyncLitePullConsumer):
+    """A consumer whose messages are also taken in batches, for another thread."""
+
+    async def next_thread_batch(self) -> ThreadBatch | None:
+        """The next messages for another thread; None when no more will come."""
+        if self._state is ServiceState.STOPPED:
+            return None
+        queues = self._running().queues
+        queues.commit_in_time()
+        return await queues.poll_buffer.next_thread_batch()
+
+
+class LitePullConsumer(BlockingClient[_ThreadBatches]):
     __doc__ = docstring(AsyncLitePullConsumer)
 
-    @constructor(AsyncLitePullConsumer)
-    def __init__(self, core: AsyncLitePullConsumer) -> None:
+    @constructor(_ThreadBatches)
+    def __init__(self, core: _ThreadBatches) -> None:
         BlockingClient.__init__(self, core)
         self._batch: ThreadBatch | None = None
 

@@ -29,7 +29,6 @@ from goddard.client.consume.options import (
     LiteOptions,
     QueuesListener,
 )
-from goddard.client.consume.poll_buffer import ThreadBatch
 from goddard.client.consume.pull_loop import PullLoop
 from goddard.client.consume.queue_buffer import PrefetchQueue
 from goddard.client.consume.status import running_info
@@ -221,14 +220,6 @@ class LitePullConsumer(GroupConsumer["LiteMember"]):
         if message is None:
             raise StopAsyncIteration
         return message
-
-    async def next_thread_batch(self) -> ThreadBatch | None:
-        """The next messages for another thread; None when no more will come."""
-        if self._state is ServiceState.STOPPED:
-            return None
-        queues = self._running().queues
-        queues.commit_in_time()
-        return await queues.poll_buffer.next_thread_batch()
 
     # --- Positions --------------------------------------------------------------------------------
 

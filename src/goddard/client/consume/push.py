@@ -12,7 +12,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from goddard.client.consume.consumer import GroupConsumer, GroupMember
-from goddard.client.consume.locks import QueueLocks
 from goddard.client.consume.options import MIB, PushKeywords, PushOptions
 from goddard.client.consume.pull_loop import PullLoop
 from goddard.client.consume.push_queues import PushQueues
@@ -23,6 +22,7 @@ from goddard.client.errors import NotRunningError
 from goddard.client.listeners.concurrent import ConcurrentConsumption
 from goddard.client.listeners.hooks import with_hooks
 from goddard.client.listeners.listener import check_listener
+from goddard.client.listeners.locks import QueueLocks
 from goddard.client.listeners.orderly import OrderlyConsumption
 from goddard.client.listeners.redelivery import Redelivery
 from goddard.client.message import ReceivedMessage

@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from goddard.client.consume.assignment import HANDOVER_MS, Assignment
-from goddard.client.consume.locks import QueueLocks
 from goddard.client.consume.offsets import Offsets
 from goddard.client.consume.options import MIB, PushOptions
 from goddard.client.consume.pull import PullAnswer, PullResult
@@ -17,6 +16,7 @@ from goddard.client.consume.pull_loop import PullLoop
 from goddard.client.consume.queue_buffer import ProcessQueue, PullLimits
 from goddard.client.consume.status import ConsumeRates
 from goddard.client.listeners.concurrent import ConcurrentConsumption
+from goddard.client.listeners.locks import QueueLocks
 from goddard.client.listeners.orderly import OrderlyConsumption
 from goddard.client.message import ReceivedMessage
 from goddard.client.session import Session

@@ -37,8 +37,8 @@ from goddard.client.listeners.listener import (
     result_of,
 )
 from goddard.client.listeners.redelivery import FIRST_RETRY_LEVEL, Redelivery
+from goddard.client.listeners.workers import Coroutines, Threads, Worker, Workers
 from goddard.client.message import ReceivedMessage
-from goddard.client.workers import Coroutines, Threads, Worker, Workers
 from goddard.environment import Environment
 from goddard.protocol.bodies import ConsumeResult as DirectResult
 from goddard.protocol.bodies_client import ConsumeDirectlyResult

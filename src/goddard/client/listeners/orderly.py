@@ -15,7 +15,6 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
-from goddard.client.consume.locks import FIRST_RENEW_SECONDS, RENEW_SECONDS, QueueLocks
 from goddard.client.consume.offsets import Offsets
 from goddard.client.consume.options import PushOptions
 from goddard.client.consume.queue_buffer import ProcessQueue
@@ -31,9 +30,10 @@ from goddard.client.listeners.listener import (
     log_failure,
     result_of,
 )
+from goddard.client.listeners.locks import FIRST_RENEW_SECONDS, RENEW_SECONDS, QueueLocks
 from goddard.client.listeners.redelivery import Redelivery
+from goddard.client.listeners.workers import Coroutines, Threads, Worker, Workers
 from goddard.client.message import ReceivedMessage
-from goddard.client.workers import Coroutines, Threads, Worker, Workers
 from goddard.environment import Environment
 from goddard.protocol.bodies import ConsumeResult as DirectResult
 from goddard.protocol.bodies_client import ConsumeDirectlyResult

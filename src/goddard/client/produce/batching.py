@@ -24,7 +24,6 @@ from goddard.client.message import Message
 from goddard.client.produce.encoding import split_result
 from goddard.client.produce.frames import batch_entry
 from goddard.client.produce.options import AccumulatorOptions
-from goddard.client.produce.ordering import Lines, Place
 from goddard.client.values import MessageQueue, SendResult
 from goddard.clock import Clock
 from goddard.errors import GoddardError
@@ -39,6 +38,7 @@ from goddard.protocol.message import (
     PROPERTY_WAIT,
 )
 from goddard.protocol.names import RETRY_PREFIX
+from goddard.transport.ordering import Lines, Place
 from goddard.transport.tasks import Tasks
 
 _logger: Final = logging.getLogger(__name__)

@@ -81,7 +81,7 @@ class Producer:
         # Must be the first attribute: it refuses pickling.
         self._guard = ProcessGuard()
         self._group = group
-        self.options, common = split_options(ProducerOptions, options)
+        self._options, common = split_options(ProducerOptions, options)
         self._environment = common.get("environment") or Environment()
         self._session_options = session_options(name_servers, common).for_process(self._environment)
         self._state = ServiceState.CREATED
@@ -104,18 +104,13 @@ class Producer:
         """What brokers know this client by: ``ip@instance``."""
         return self._session_options.client_id
 
-    @property
-    def session(self) -> Session:
-        """What it shares with the other clients of its client id."""
-        return self._check_running().session
-
     async def start(self) -> None:
         """Connect to the cluster. A producer starts once."""
         self._guard.check()
         if self._state is not ServiceState.CREATED:
             raise already_started("producer", self._state.value)
         session = Session.shared(self._session_options, environment=self._environment)
-        running = RunningProducer(session, self._group, self.options, self._on_check)
+        running = RunningProducer(session, self._group, self._options, self._on_check)
         self._state = ServiceState.START_FAILED
         try:
             await self._start_running(running)
@@ -169,7 +164,7 @@ class Producer:
 
     def _timeout_ms(self, given: int | None) -> int:
         """A timeout that was given to a method, or the option."""
-        return self.options.send_timeout_ms if given is None else check_timeout(given)
+        return self._options.send_timeout_ms if given is None else check_timeout(given)
 
     # Sending
 
@@ -200,7 +195,7 @@ class Producer:
                 batched = running.accumulator.add(message, queue)
                 if batched is not None:
                     return await batched
-            timeout_ms = self.options.send_timeout_ms
+            timeout_ms = self._options.send_timeout_ms
         else:
             check_timeout(timeout_ms)
         return await running.sender.send(message, topic, timeout_ms, queue, selector, key)
@@ -233,7 +228,7 @@ class Producer:
                 batched = running.accumulator.add(message, queue)
                 if batched is not None:
                     return batched
-            timeout_ms = self.options.send_timeout_ms
+            timeout_ms = self._options.send_timeout_ms
         else:
             check_timeout(timeout_ms)
         return running.sender.submit(message, topic, timeout_ms, queue, selector, key)
@@ -249,7 +244,7 @@ class Producer:
         """Send a message without an answer: the fastest way to send, and messages may be lost."""
         running = self._check_running()
         topic = running.check(message)
-        timeout_ms = self.options.send_timeout_ms
+        timeout_ms = self._options.send_timeout_ms
         await running.sender.send_oneway(message, topic, timeout_ms, queue, selector, key)
 
     async def send_batch(
@@ -281,7 +276,7 @@ class Producer:
         results: list[SendResult] = []
         # All of them before the first is sent: nothing is sent of a batch with an invalid message.
         namespace = running.session.options.namespace
-        chunks = list(split_batch(batch, namespace, self.options.max_message_bytes))
+        chunks = list(split_batch(batch, namespace, self._options.max_message_bytes))
         for chunk, entries in chunks:
             ids = [message.properties[PROPERTY_UNIQUE_ID] for message in chunk]
             try:
@@ -297,24 +292,6 @@ class Producer:
                 raise BatchFailedError(error, results) from error
             results += split_result(result, ids)
         return results
-
-    async def send_encoded(
-        self, topic: str, batch: bytes, *, queue: MessageQueue | None = None
-    ) -> SendResult:
-        """Send messages that are already encoded as a batch body, in one request.
-
-        For thousands of messages without a Message object for each. ``protocol.message`` describes
-        batch bodies. The caller ensures that each message is valid and has an id, and that there
-        are at most ``MAX_BATCH_MESSAGES``. The result has the ids only if the broker sends them.
-        """
-        running = self._check_running()
-        wire_topic = running.wire_topic(topic)
-        check_batch_topic(topic)
-        check_body(batch, self.options.max_message_bytes)
-        messages = decoded_batch(topic, batch) if running.has_hooks else ()
-        out = prepare_batch(wire_topic, topic, batch, (), wait=True)
-        timeout_ms = self.options.send_timeout_ms
-        return await running.sender.send_prepared(out, messages, timeout_ms, queue)
 
     async def request(self, message: Message, *, timeout_ms: int | None = None) -> ReceivedMessage:
         """Send a request message and wait for its reply; the timeout is for both together."""
@@ -356,7 +333,7 @@ class Producer:
         """
         check_new_topic(topic)
         running = self._check_running()
-        pattern = self.options.default_topic if like is None else like
+        pattern = self._options.default_topic if like is None else like
         config = TopicConfig(
             topic_name=running.session.with_namespace(topic),
             read_queue_nums=queues,
@@ -435,3 +412,34 @@ class Producer:
         for message in found.messages:
             message.topic = running.session.without_namespace(message.topic)
         return found
+
+
+class EncodedProducer(Producer):
+    """A producer for callers that encode their messages themselves, as Spark's sink does."""
+
+    @property
+    def options(self) -> ProducerOptions:
+        return self._options
+
+    @property
+    def session(self) -> Session:
+        """What it shares with the other clients of its client id."""
+        return self._check_running().session
+
+    async def send_encoded(
+        self, topic: str, batch: bytes, *, queue: MessageQueue | None = None
+    ) -> SendResult:
+        """Send messages that are already encoded as a batch body, in one request.
+
+        For thousands of messages without a Message object for each. ``protocol.message`` describes
+        batch bodies. The caller ensures that each message is valid and has an id, and that there
+        are at most ``MAX_BATCH_MESSAGES``. The result has the ids only if the broker sends them.
+        """
+        running = self._check_running()
+        wire_topic = running.wire_topic(topic)
+        check_batch_topic(topic)
+        check_body(batch, self._options.max_message_bytes)
+        messages = decoded_batch(topic, batch) if running.has_hooks else ()
+        out = prepare_batch(wire_topic, topic, batch, (), wait=True)
+        timeout_ms = self._options.send_timeout_ms
+        return await running.sender.send_prepared(out, messages, timeout_ms, queue)

@@ -27,7 +27,6 @@ from goddard.client.produce.encoding import (
 from goddard.client.produce.frames import SendEncoder
 from goddard.client.produce.hooks import SendContext, SendHooks
 from goddard.client.produce.options import ProducerOptions
-from goddard.client.produce.ordering import Lines
 from goddard.client.produce.retry import ATTEMPT_ERRORS, PendingSend, RetryPolicy
 from goddard.client.produce.selectors import Selector, check_choice
 from goddard.client.produce.targets import Targets
@@ -36,6 +35,7 @@ from goddard.client.session import Session
 from goddard.client.values import MessageQueue, SendMode, SendResult, SendStatus
 from goddard.errors import GoddardError, ProtocolError, RemotingError
 from goddard.protocol.frame import RemotingCommand
+from goddard.transport.ordering import Lines
 
 _logger: Final = logging.getLogger("goddard.client")
 

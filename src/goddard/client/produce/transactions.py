@@ -20,6 +20,7 @@ from goddard.client import broker_api
 from goddard.client.checks import check_hooks, check_range
 from goddard.client.errors import BrokerNotFoundError, NotRunningError
 from goddard.client.listeners.listener import is_async
+from goddard.client.listeners.workers import Threads, Worker
 from goddard.client.message import Message, ReceivedMessage
 from goddard.client.produce.hooks import (
     EndTransactionContext,
@@ -32,7 +33,6 @@ from goddard.client.produce.running import RunningProducer
 from goddard.client.session import Session
 from goddard.client.trace.hooks import TransactionTracing
 from goddard.client.values import SendResult, SendStatus, TransactionState
-from goddard.client.workers import Threads, Worker
 from goddard.environment import Environment
 from goddard.errors import ConfigError, GoddardError
 from goddard.protocol.headers.message import CheckTransactionRequest, EndTransactionRequest

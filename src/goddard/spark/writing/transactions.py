@@ -31,7 +31,7 @@ from typing_extensions import override
 
 from goddard.client import broker_api
 from goddard.client.message import Message
-from goddard.client.produce.producer import Producer
+from goddard.client.produce.producer import EncodedProducer
 from goddard.client.session import Session
 from goddard.client.values import MessageQueue, SendResult, SendStatus
 from goddard.errors import ConfigError, GoddardError
@@ -179,7 +179,7 @@ class HalfSender(RowSender):
 
     def __init__(
         self,
-        producer: Producer,
+        producer: EncodedProducer,
         options: SinkOptions,
         prefix: str,
         *,

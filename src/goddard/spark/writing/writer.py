@@ -31,7 +31,7 @@ from pyspark.sql.datasource import (
 
 from goddard.client.message import Message
 from goddard.client.produce.encoding import MAX_BATCH_MESSAGES
-from goddard.client.produce.producer import Producer
+from goddard.client.produce.producer import EncodedProducer
 from goddard.client.produce.selectors import queue_of_hash
 from goddard.client.values import MessageQueue, SendResult, SendStatus
 from goddard.errors import GoddardError
@@ -146,9 +146,9 @@ def _batch_id() -> str:
     return (None if task is None else task.getLocalProperty("streaming.sql.batchId")) or "0"
 
 
-async def open_producer(options: SinkOptions) -> Producer:
+async def open_producer(options: SinkOptions) -> EncodedProducer:
     connection = options.connection
-    producer = Producer(
+    producer = EncodedProducer(
         options.producer_group,
         name_servers=connection.name_servers,
         send_timeout_ms=connection.request_timeout_ms,
@@ -167,7 +167,7 @@ class RowSender:
 
     def __init__(
         self,
-        producer: Producer,
+        producer: EncodedProducer,
         options: SinkOptions,
         key_prefix: str,
         *,

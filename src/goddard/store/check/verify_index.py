@@ -14,7 +14,6 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from goddard.protocol.bulk_hashing import java_hashes
 from goddard.protocol.hashing import index_hash, java_hash
 from goddard.protocol.message import (
     KEY_SEPARATOR,
@@ -33,6 +32,7 @@ from goddard.store.check.inspect import (
     IndexView,
     StoreView,
 )
+from goddard.store.index.bulk_hashing import java_hashes
 from goddard.store.index.columns import Hashes, PropertyColumns, Spans, prefixed_hashes
 from goddard.store.recovery.scan import RecordBatch
 

@@ -40,8 +40,8 @@ def same_layout_spans(
     """Where the values of the first row are, by name, and which rows have theirs there too.
 
     Rows are properties of one length. The values of the property ``of_words`` are taken apart at
-    their spaces. In rows that are alike values are ASCII. A first row with duplicates, or anything
-    else out of the ordinary, is like no other, nor itself.
+    their spaces. The values of matching rows are ASCII. A first row with duplicates, or with
+    anything else unusual, matches no row, not even itself.
     """
     first = matrix[0].tobytes()
     spans: dict[bytes, list[tuple[int, int]]] = {}
@@ -66,7 +66,7 @@ def same_layout_spans(
     is_fixed |= matrix[0] == _SPACE
     is_odd = matrix != matrix[0]
     is_odd &= is_fixed
-    # Below zero comes the greatest of a byte, so this is all that is not from 3 to 127.
+    # uint8 wraps: one comparison finds the bytes outside 3 to 127.
     is_unplain = (matrix - _FIRST_PLAIN) >= _ASCII - int(_FIRST_PLAIN)
     is_unplain |= matrix == _SPACE
     is_unplain &= ~is_fixed

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from goddard.core import IS_COMPILED
-from goddard.protocol.bulk_hashing import java_hashes
 from goddard.protocol.hashing import java_hash
+from goddard.store.index.bulk_hashing import java_hashes
 from goddard.store.index.columns import (
     Hashes,
     PropertyColumns,
@@ -30,7 +30,7 @@ if IS_COMPILED:
 
 _MAX_INT32: Final = 0x7FFFFFFF
 _KEY_SEPARATOR: Final = ord(" ")
-_MIN_ALIKE: Final = 32  # records; for fewer the short way is the longer one
+_MIN_ALIKE: Final = 32  # records; for fewer the bulk code is slower
 
 Ints = npt.NDArray[np.int64]
 

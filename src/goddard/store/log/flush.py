@@ -237,7 +237,11 @@ class LogFlusher:
         with self._guard:
             self.failure = error
             waiting, self._waiting = self._waiting, []
-        logger.error("the commit log takes no messages until it is proved: %s", error)
+        logger.error(
+            "syncing the commit log failed; no messages are accepted until its data is rewritten "
+            "and synced: %s",
+            error,
+        )
         unknown = StoreUnavailableError(f"the message may not be on disk: {error}")
         return lambda: _answer([callback for _, callback in waiting], unknown)
 

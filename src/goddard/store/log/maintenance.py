@@ -103,7 +103,7 @@ class Upkeep:
                 parts.index.write_pending()
 
     def write_index(self) -> None:
-        """Enter what was gathered for the index; trouble is remembered, not raised."""
+        """Write the pending entries of the index; an error is kept for later, not raised."""
         try:
             self._parts.index.write_pending()
         except StoreDiskError as error:

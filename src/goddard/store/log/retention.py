@@ -1,8 +1,9 @@
 """Which commit-log segments to delete, decided without touching them.
 
-Files older than the reserved time go at the hours of ``deleteWhen``, or as soon as the disk is
-fuller than the high mark, or by hand. Above the second mark age no longer counts; above the third
-the store takes no messages until it falls below again. The last segment always stays.
+Files older than the reserved time are deleted at the hours of ``deleteWhen``, as soon as the disk
+is fuller than the high mark, or by hand. Above the second mark, files of any age are deleted; above
+the third, the store accepts no messages until the disk is below it again. The last segment is never
+deleted.
 """
 
 from collections.abc import Sequence

@@ -304,9 +304,8 @@ class ConsumeQueue:
     def put(self, queue_offset: int, physical_offset: int, size: int, tags_code: int) -> bool:
         """Add an entry unless it is there already; False when the queue has a hole before it.
 
-        Small holes are filled with blanks so that an offset keeps meaning its message. A leap that
-        no lost file explains, or to where no queue reaches, is a damaged record's: its entry goes
-        to the end, as in Java.
+        Holes up to the size of a file are filled with blanks, so that offsets stay those of their
+        messages. A wider gap means a damaged record; its entry is appended, as in Java.
         """
         pending = self._pending
         end = self._written + len(pending)
@@ -323,7 +322,7 @@ class ConsumeQueue:
             known = self.entry(queue_offset)
             return known is None or known.physical_offset in (physical_offset, 0)
         if physical_offset < self.max_physical_offset:
-            return False  # such a one again, when the log is dispatched once more
+            return False  # an entry of such a record, when the log is dispatched again
         self._shared.waiting[self] = None
         is_beginning = end == 0 and position <= MAX_OFFSET
         if is_beginning:

@@ -8,7 +8,6 @@ import pytest
 
 from goddard.client.consume.allocation import Averagely
 from goddard.client.consume.assignment import compute_share, to_release
-from goddard.client.consume.locks import QueueLocks
 from goddard.client.consume.offsets import BrokerOffsets
 from goddard.client.consume.options import PushOptions
 from goddard.client.consume.pull_loop import PullLoop
@@ -16,6 +15,7 @@ from goddard.client.consume.push_queues import PushQueues, limits_of, may_unlock
 from goddard.client.consume.queue_buffer import ProcessQueue, PullLimits
 from goddard.client.consume.status import ConsumeRates
 from goddard.client.errors import NoRouteError
+from goddard.client.listeners.locks import QueueLocks
 from goddard.client.message import ReceivedMessage
 from goddard.client.session import Session
 from goddard.client.values import MessageQueue

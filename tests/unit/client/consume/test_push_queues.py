@@ -6,7 +6,6 @@ from typing import Any, cast
 
 import pytest
 
-from goddard.client.consume.locks import QueueLocks
 from goddard.client.consume.offsets import BrokerOffsets
 from goddard.client.consume.options import PushOptions
 from goddard.client.consume.pull import PullAnswer
@@ -14,6 +13,7 @@ from goddard.client.consume.push_queues import PushQueues
 from goddard.client.consume.queue_buffer import LOCK_VALID_MS, ProcessQueue
 from goddard.client.consume.status import ConsumeRates
 from goddard.client.errors import BrokerError
+from goddard.client.listeners.locks import QueueLocks
 from goddard.client.session import Session
 from goddard.client.values import MessageQueue
 from goddard.errors import ConnectionLostError, GoddardError

@@ -6,11 +6,11 @@ from typing import Any, cast
 
 import pytest
 
-from goddard.client.consume.locks import QueueLocks
 from goddard.client.consume.offsets import BrokerOffsets
 from goddard.client.consume.options import PushOptions
 from goddard.client.consume.status import ConsumeRates
 from goddard.client.listeners.concurrent import ConcurrentConsumption
+from goddard.client.listeners.locks import QueueLocks
 from goddard.client.listeners.orderly import OrderlyConsumption
 from goddard.client.listeners.redelivery import Redelivery
 from goddard.client.message import ReceivedMessage

@@ -6,13 +6,13 @@ from typing import Any, cast
 
 import pytest
 
-from goddard.client.consume.locks import QueueLocks
 from goddard.client.consume.offsets import BrokerOffsets
 from goddard.client.consume.options import PushOptions
 from goddard.client.consume.queue_buffer import LOCK_VALID_MS, ProcessQueue
 from goddard.client.consume.status import ConsumeRates
 from goddard.client.listeners import orderly
 from goddard.client.listeners.listener import ConsumeResult, OrderlyContext
+from goddard.client.listeners.locks import QueueLocks
 from goddard.client.listeners.orderly import ListenerCall, OrderlyConsumption, last_committed
 from goddard.client.listeners.redelivery import Redelivery
 from goddard.client.message import ReceivedMessage

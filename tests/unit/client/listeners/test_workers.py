@@ -8,7 +8,7 @@ from operator import length_hint
 
 import pytest
 
-from goddard.client.workers import Coroutines, Threads, Worker
+from goddard.client.listeners.workers import Coroutines, Threads, Worker
 from goddard.environment import Environment
 from tests.support.polling import until
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from goddard.client.produce.ordering import Lines
+from goddard.transport.ordering import Lines
 
 TIMEOUT_SECONDS = 30
 
