@@ -132,6 +132,11 @@ def is_dlq_topic(topic: str) -> bool:
     return topic.startswith(DLQ_PREFIX)
 
 
+def is_internal_topic(topic: str) -> bool:
+    """Whether brokers create the topic for themselves, for retries or for dead letters."""
+    return is_system_topic(topic) or is_retry_topic(topic) or is_dlq_topic(topic)
+
+
 def is_lmq(topic: str) -> bool:
     return topic.startswith(LMQ_PREFIX)
 

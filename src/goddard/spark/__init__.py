@@ -10,16 +10,28 @@ from typing import TYPE_CHECKING, Any, Final
 from goddard.extras import require
 
 if TYPE_CHECKING:
+    from goddard.spark.archive import history
     from goddard.spark.progress import Lag, lag
     from goddard.spark.session import spark_session
     from goddard.spark.source import register
+    from goddard.spark.views import create_views
     from goddard.spark.writing.dedup import drop_duplicate_writes
 
-__all__ = ["Lag", "drop_duplicate_writes", "lag", "register", "spark_session"]
+__all__ = [
+    "Lag",
+    "create_views",
+    "drop_duplicate_writes",
+    "history",
+    "lag",
+    "register",
+    "spark_session",
+]
 
 _MODULES: Final = {
     "Lag": "progress",
+    "create_views": "views",
     "drop_duplicate_writes": "writing.dedup",
+    "history": "archive",
     "lag": "progress",
     "register": "source",
     "spark_session": "session",

@@ -29,7 +29,7 @@ import pyarrow as pa
 from goddard.core import IS_COMPILED
 from goddard.errors import ConfigError, ProtocolError
 from goddard.protocol.hashing import body_crc
-from goddard.protocol.names import is_dlq_topic, is_retry_topic, is_system_topic, topic_problem
+from goddard.protocol.names import is_internal_topic, topic_problem
 from goddard.protocol.record import (
     BORN_HOST_V6,
     MAGIC_BLANK,
@@ -325,8 +325,7 @@ def _selection(columns: RecordColumns, options: LogOptions) -> npt.NDArray[np.bo
 def _is_selected(topic: str, options: LogOptions) -> bool:
     if options.topics:
         return topic in options.topics
-    is_internal = is_system_topic(topic) or is_retry_topic(topic) or is_dlq_topic(topic)
-    return options.includes_system_topics or not is_internal
+    return options.includes_system_topics or not is_internal_topic(topic)
 
 
 class _Chunk(NamedTuple):

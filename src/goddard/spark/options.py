@@ -17,7 +17,7 @@ from goddard.client.options import Credentials, SessionKeywords
 from goddard.client.values import MessageQueue
 from goddard.errors import ConfigError, ProtocolError
 from goddard.protocol.filters.expression import compile_sql, parse_tags
-from goddard.protocol.names import group_problem, topic_problem
+from goddard.protocol.names import group_problem, is_internal_topic, topic_problem
 from goddard.spark.reading import offsets
 from goddard.spark.reading.offsets import Offsets
 from goddard.transport.tls import TlsOptions
@@ -125,6 +125,17 @@ class SourceOptions:
     messages_per_request: int = 1_024
     rows_per_batch: int = 20_000
     pushes_filters: bool = False
+
+    def selects_topic(self, topic: str) -> bool:
+        """Whether the query reads the topic, if it exists."""
+        if self.pattern is None:
+            return topic in self.topics
+        is_hidden = is_internal_topic(topic) and not self.includes_system_topics
+        return not is_hidden and self.pattern.fullmatch(topic) is not None
+
+    def selects(self, queue: MessageQueue) -> bool:
+        """Whether the query reads the queue, if it exists."""
+        return queue in self.assigned if self.assigned else self.selects_topic(queue.topic)
 
     @property
     def tags(self) -> tuple[str, ...]:

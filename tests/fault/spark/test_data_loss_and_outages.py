@@ -8,7 +8,7 @@ import os
 import shutil
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import count
 from pathlib import Path
 
@@ -19,57 +19,21 @@ from goddard import Admin, MessageQueue
 from goddard.client.errors import ClientError, NameServerError
 from goddard.errors import GoddardError
 from goddard.spark.options import parse_sink, parse_source
+from goddard.spark.reading.cluster import ClusterClient
 from goddard.spark.reading.offsets import DataLossError, from_json
 from goddard.spark.reading.reader import BatchReader
 from goddard.spark.writing.writer import BatchWriter, write_batches
-from goddard.testing.cluster import Cluster, Daemon
+from goddard.testing.cluster import Cluster
 from goddard.testing.ports import lease_port
 from goddard.testing.process import wait_until
-from goddard.testing.site import Site
 from goddard.testing.wire import query_brokers, query_route
 from tests.support.java import JavaPeers
 from tests.support.numbered_topic import NumberedTopic
+from tests.support.small_files import SmallFilesCluster
 from tests.support.spark_readers import ManualStream, read_numbers, read_rows, write_bodies
 
 _SECONDS = 60
-_FILE_BYTES = 1024 * 1024
 _REFUSAL = r"(?i)signature|credentials"
-
-
-class SmallFilesCluster:
-    """A cluster of one broker with small commit-log files."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self.site = Site(cluster.start_name_server())
-        self.site.start_goddard_broker(
-            cluster, properties={"mappedFileSizeCommitLog": str(_FILE_BYTES)}
-        )
-        self.broker: Daemon = cluster.brokers[0]
-        (self.broker_name,) = self.site.brokers
-
-    def expire_old_files(self, topic: NumberedTopic) -> int:
-        """Let retention delete all files but the last; returns the first queue's min offset."""
-        while len(self._files()) < 3:
-            topic.fill(4_000)
-        queue = MessageQueue(topic.name, self.broker_name, 0)
-        with Admin(name_servers=self.site.namesrv) as admin:
-
-            def first() -> int:
-                # Repeated, because messages that are not flushed yet are not deleted.
-                for path in self._files()[:-1]:
-                    os.utime(path, (0, 0))
-                admin.delete_expired_commit_logs(broker=self.broker_name)
-                return admin.min_offset(queue)
-
-            wait_until(lambda: first() and len(self._files()) == 1, _SECONDS, "old files are gone")
-            return first()
-
-    def _files(self) -> list[Path]:
-        return sorted(
-            path
-            for path in (self.broker.home / "store" / "commitlog").iterdir()
-            if path.name.isdigit() and any(path.read_bytes()[:8])
-        )
 
 
 @pytest.fixture
@@ -100,7 +64,13 @@ def test_messages_deleted_by_retention_are_data_loss(cluster: SmallFilesCluster)
     assert read_numbers(topic.options()) == list(range(first, topic.count))
 
 
-def test_new_queue_with_deleted_messages_is_data_loss(cluster: SmallFilesCluster) -> None:
+@pytest.mark.parametrize("is_broker_known", [False, True])
+def test_new_queue_with_deleted_messages_is_data_loss(
+    cluster: SmallFilesCluster, is_broker_known: bool
+) -> None:
+    if is_broker_known:
+        # Otherwise its broker could have been away when the query was started.
+        NumberedTopic(cluster.site, "fresh-first", queues=1)
     options = {"nameServers": cluster.site.namesrv, "subscribePattern": "fresh.*"}
     strict, lenient = ManualStream(options), ManualStream(options | {"failOnDataLoss": "false"})
     assert strict.run_batch() == lenient.run_batch() == []
@@ -193,6 +163,32 @@ def test_repeated_batch_notices_vanished_messages(cluster: SmallFilesCluster) ->
     restarted = ManualStream(queue.topic.options(), beginning)
     with pytest.raises(DataLossError, match="before offset 100 was stored at"):
         restarted.read(queue.strict.offset)
+
+
+def test_queue_that_cannot_be_checked_now_is_read_later(
+    cluster: SmallFilesCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = NumberedTopic(cluster.site, "unchecked", queues=1)
+    topic.fill(10)
+    stream = ManualStream(topic.options(startingOffsets="earliest"))
+    assert stream.run_batch() == list(range(10))
+    topic.fill(5)
+    checks: list[Mapping[MessageQueue, int]] = []
+
+    def answer_nothing(
+        _: ClusterClient, positions: Mapping[MessageQueue, int]
+    ) -> dict[MessageQueue, int | None]:
+        checks.append(positions)
+        return {}
+
+    def is_checked() -> bool:
+        assert stream.run_batch() == []
+        return any(checks)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ClusterClient, "store_times", answer_nothing)
+        wait_until(is_checked, _SECONDS, "the new messages are noticed")
+    assert stream.wait_for_rows() == list(range(10, 15))
 
 
 def test_end_of_a_limited_batch_has_the_store_time_of_its_last_message(

@@ -36,12 +36,7 @@ from goddard.protocol.bodies_admin import TopicStatsTable
 from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand
 from goddard.protocol.headers.admin import GetTopicStatsRequest
-from goddard.protocol.names import (
-    AUTO_CREATE_TOPIC,
-    is_dlq_topic,
-    is_retry_topic,
-    is_system_topic,
-)
+from goddard.protocol.names import AUTO_CREATE_TOPIC
 from goddard.spark.columns import RecordColumns, record_starts
 from goddard.spark.options import ConnectionOptions, OffsetMode, OffsetSpec, SourceOptions
 from goddard.spark.reading.offsets import EARLIEST, LATEST, Offsets
@@ -262,12 +257,7 @@ class ClusterClient:
         topics: Iterable[str] = options.topics
         if options.pattern is not None:
             names = await with_retries(self._connection, self._topics)
-            topics = [
-                name
-                for name in names
-                if options.pattern.fullmatch(name)
-                and (options.includes_system_topics or not _is_internal(name))
-            ]
+            topics = [name for name in names if options.selects_topic(name)]
             if not topics and not is_running:
                 _logger.warning("no topic matches %s yet", options.pattern.pattern)
         session = await self._get_session()
@@ -693,10 +683,6 @@ def _static_topic_message(topic: str) -> str:
         "does not support; copy it to a normal topic and read that, or read the brokers' "
         "commit-log files with the format rocketmq-log"
     )
-
-
-def _is_internal(topic: str) -> bool:
-    return is_system_topic(topic) or is_retry_topic(topic) or is_dlq_topic(topic)
 
 
 def _queues_and_topics(queues: Iterable[MessageQueue]) -> set[str | MessageQueue]:

@@ -139,12 +139,7 @@ class MicroBatchPlanner:
     def _check_topics(self, begins: Offsets) -> None:
         """Refuse a checkpoint of other topics: their unread messages would be forgotten."""
         topics = {queue.topic for queue in begins}
-        pattern = self._options.pattern
-        if pattern is None:
-            is_known = not topics.isdisjoint(self._options.topics)
-        else:
-            is_known = any(pattern.fullmatch(topic) for topic in topics)
-        if topics and not is_known:
+        if topics and not any(map(self._options.selects_topic, topics)):
             raise ConfigError(
                 f"the checkpoint has offsets of {', '.join(sorted(topics)[:5])}, which this query "
                 "does not read; use a checkpoint of its own for other topics"
