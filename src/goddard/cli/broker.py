@@ -10,7 +10,7 @@ import socket
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 import click
 
@@ -25,10 +25,13 @@ from goddard.cli.daemon import (
     HOME_VARIABLE,
     OWN_OPTIONS,
     ROCKETMQ_OPTIONS,
+    Command,
     Daemon,
     OptionNames,
     StartRefusedError,
+    config_file_option,
     exit_code_of,
+    print_config_option,
     run_until_stopped,
     serve,
 )
@@ -39,19 +42,7 @@ NAMESRV_VARIABLE: Final = "NAMESRV_ADDR"
 _NAMESRV_PROPERTY: Final = "rocketmq.namesrv.addr"
 _LOCAL_NAME_SERVER: Final = "127.0.0.1:9876"
 
-_Command = TypeVar("_Command", bound=Callable[..., object])
-
-_CONFIG_FILE = click.option(
-    "-c",
-    "--configFile",
-    "config_file",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Broker config properties file.",
-)
-_PRINT_CONFIG = click.option(
-    "-p", "--printConfigItem", "print_config", is_flag=True, help="Print all config items and exit."
-)
+_config_file_option = config_file_option("Broker")
 _PRINT_IMPORTANT = click.option(
     "-m",
     "--printImportantConfig",
@@ -61,7 +52,7 @@ _PRINT_IMPORTANT = click.option(
 )
 
 
-def _name_servers_option(default: str) -> Callable[[_Command], _Command]:
+def _name_servers_option(default: str) -> Callable[[Command], Command]:
     return click.option(
         "-n",
         "--namesrvAddr",
@@ -73,8 +64,8 @@ def _name_servers_option(default: str) -> Callable[[_Command], _Command]:
 
 
 @click.command(context_settings=HELP_OPTIONS)
-@_CONFIG_FILE
-@_PRINT_CONFIG
+@_config_file_option
+@print_config_option
 @_PRINT_IMPORTANT
 @_name_servers_option(f"namesrvAddr, or ${NAMESRV_VARIABLE}, or {_LOCAL_NAME_SERVER}")
 @click.option("--name", help="The name of this broker.  [default: brokerName, or broker-a]")
@@ -161,8 +152,8 @@ def broker(
 
 
 @click.command("mqbroker", context_settings=HELP_OPTIONS)
-@_CONFIG_FILE
-@_PRINT_CONFIG
+@_config_file_option
+@print_config_option
 @_PRINT_IMPORTANT
 @_name_servers_option(f"namesrvAddr, or ${NAMESRV_VARIABLE}, or none")
 @click.option(

@@ -42,9 +42,24 @@ _UNUSABLE_FOLDER: Final = frozenset(
 _MAX_LISTED_KEYS: Final = 10
 
 HELP_OPTIONS: Final = {"help_option_names": ["-h", "--help"]}
+print_config_option: Final = click.option(
+    "-p", "--printConfigItem", "print_config", is_flag=True, help="Print all config items and exit."
+)
 
 ConfigT = TypeVar("ConfigT", bound=Configuration)
 T = TypeVar("T")
+Command = TypeVar("Command", bound=Callable[..., object])
+
+
+def config_file_option(server: str) -> Callable[[Command], Command]:
+    return click.option(
+        "-c",
+        "--configFile",
+        "config_file",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help=f"{server} config properties file.",
+    )
 
 
 class OptionNames(NamedTuple):

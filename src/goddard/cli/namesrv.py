@@ -19,7 +19,9 @@ from goddard.cli.daemon import (
     ROCKETMQ_OPTIONS,
     Daemon,
     OptionNames,
+    config_file_option,
     exit_code_of,
+    print_config_option,
     run_until_stopped,
     serve,
 )
@@ -27,17 +29,7 @@ from goddard.config import NameServerConfig
 from goddard.nameserver.server import NameServer
 from goddard.transport.connection import address_text
 
-_CONFIG_FILE = click.option(
-    "-c",
-    "--configFile",
-    "config_file",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Name server config properties file.",
-)
-_PRINT_CONFIG = click.option(
-    "-p", "--printConfigItem", "print_config", is_flag=True, help="Print all config items and exit."
-)
+_config_file_option = config_file_option("Name server")
 _NAMESRV_ADDR = click.option(
     "-n",
     "--namesrvAddr",
@@ -48,8 +40,8 @@ _NAMESRV_ADDR = click.option(
 
 
 @click.command(context_settings=HELP_OPTIONS)
-@_CONFIG_FILE
-@_PRINT_CONFIG
+@_config_file_option
+@print_config_option
 @_NAMESRV_ADDR
 @click.option("--host", help="Address to listen on.  [default: bindAddress, or 127.0.0.1]")
 @click.option(
@@ -96,8 +88,8 @@ def namesrv(
 
 
 @click.command("mqnamesrv", context_settings=HELP_OPTIONS)
-@_CONFIG_FILE
-@_PRINT_CONFIG
+@_config_file_option
+@print_config_option
 @_NAMESRV_ADDR
 @click.option(
     "-D",

@@ -1,6 +1,6 @@
 """Responses from templates: the same bytes as ``encode_head`` makes, for a fraction of the time.
 
-Nearly all responses of sends and pulls are alike but for a few values. A template is a response
+Nearly all responses of sends and pulls differ in a few values only. A template is a response
 that was encoded once; ``head`` only fills in opaque, values and lengths.
 """
 

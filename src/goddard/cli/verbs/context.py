@@ -30,7 +30,7 @@ def context() -> None:
     """Name clusters and choose the one that commands use.
 
     Contexts are in ~/.goddard/contexts.json, which only its owner may read, or where
-    GODDARD_CONTEXTS says. -n and NAMESRV_ADDR win over the selected context.
+    GODDARD_CONTEXTS says. -n and NAMESRV_ADDR take precedence over the selected context.
     """
 
 

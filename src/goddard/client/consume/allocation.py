@@ -18,7 +18,7 @@ _T = TypeVar("_T")
 
 
 class AllocationStrategy(Protocol):
-    """Gives a member its share. Own strategies need these two members and no base class."""
+    """Gives a member its share. A class of yours needs these two members and no base class."""
 
     @property
     def name(self) -> str: ...
@@ -53,7 +53,7 @@ class Averagely:
 
 
 class AveragelyByCircle:
-    """Queues are dealt out like cards."""
+    """Queues are assigned one by one, to each member in turn."""
 
     name = "AVG_BY_CIRCLE"
 

@@ -213,13 +213,13 @@ class LiteQueues(Assignment[PrefetchQueue]):
             self._next_commit_ms = now_ms + self._options.auto_commit_interval_ms
 
     def commit(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Note offsets of queues that are read; they stand until the user asks for more."""
+        """Set the consumed offsets of queues, until the user asks for more messages."""
         for queue, offset in offsets.items():
             self.owned[queue].consumed_offset = offset
             self._offsets.update(queue, offset)
 
     def delivered_offsets(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]:
-        """How far queues were delivered, those of them that were."""
+        """The offsets after the delivered messages, of those queues that have any."""
         self.poll_buffer.catch_up()
         return {
             queue: buffer.delivered_offset

@@ -13,34 +13,17 @@ from goddard.client.consume.pull import PullAnswer
 from goddard.client.consume.pull_loop import PullLoop
 from goddard.client.consume.queue_buffer import PrefetchQueue
 from goddard.client.consume.subscriptions import subscription
-from goddard.client.message import ReceivedMessage
 from goddard.client.session import Session
 from goddard.client.values import ConsumeFrom, MessageModel, MessageQueue
 from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand
-from goddard.protocol.record import Host, Record
 from tests.support.clock import ManualClock
 from tests.support.polling import until
+from tests.support.received import received
 
 FIRST = MessageQueue("first", "a", 0)
 SECOND = MessageQueue("second", "a", 0)
-HOST = Host(bytes(4), 1)
 WAIT_SECONDS = 30
-
-
-def message(queue_offset: int) -> ReceivedMessage:
-    record = Record(
-        topic="first",
-        body=b"x",
-        queue_id=0,
-        queue_offset=queue_offset,
-        physical_offset=0,
-        store_timestamp_ms=0,
-        born_timestamp_ms=0,
-        born_host=HOST,
-        store_host=HOST,
-    )
-    return ReceivedMessage.from_record(record, "a")
 
 
 class World:
@@ -108,7 +91,7 @@ class World:
         """Own a queue that holds so many messages."""
         buffer = self.queues.owned[queue] = PrefetchQueue(queue)
         buffer.start(0)
-        self.queues.poll_buffer.add(buffer, [message(at) for at in range(count)], count)
+        self.queues.poll_buffer.add(buffer, [received(FIRST, at) for at in range(count)], count)
         return buffer
 
 

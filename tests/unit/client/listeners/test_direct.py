@@ -14,30 +14,16 @@ from goddard.client.listeners.locks import QueueLocks
 from goddard.client.listeners.orderly import OrderlyConsumption
 from goddard.client.listeners.redelivery import Redelivery
 from goddard.client.message import ReceivedMessage
+from goddard.client.values import MessageQueue
 from goddard.environment import Environment
-from goddard.protocol.record import Host, Record
 from goddard.protocol.responses import ResponseError
+from tests.support.received import received
 
-HOST = Host(bytes(4), 1)
 WAIT_SECONDS = 30
+QUEUE = MessageQueue("T", "a", 0)
 STOPPED = "The Consumer Group <G> not exist in this consumer"
 
 Consumption = ConcurrentConsumption | OrderlyConsumption
-
-
-def message(queue_offset: int) -> ReceivedMessage:
-    record = Record(
-        topic="T",
-        body=b"x",
-        queue_id=0,
-        queue_offset=queue_offset,
-        physical_offset=0,
-        store_timestamp_ms=0,
-        born_timestamp_ms=0,
-        born_host=HOST,
-        store_host=HOST,
-    )
-    return ReceivedMessage.from_record(record, "a")
 
 
 class SlowListener:
@@ -79,9 +65,9 @@ async def test_a_stop_fails_direct_calls_without_a_result(worker: str, orderly: 
     listener = SlowListener()
     consumption = consumption_of(listener, worker, orderly=orderly)
     async with asyncio.timeout(WAIT_SECONDS):
-        running = asyncio.create_task(consumption.consume_directly(message(0)))
+        running = asyncio.create_task(consumption.consume_directly(received(QUEUE, 0)))
         await listener.called.wait()
-        waiting = asyncio.create_task(consumption.consume_directly(message(1)))
+        waiting = asyncio.create_task(consumption.consume_directly(received(QUEUE, 1)))
         await asyncio.sleep(0)
         closing = asyncio.create_task(consumption.close(0))
         for call in (running, waiting):
@@ -89,5 +75,5 @@ async def test_a_stop_fails_direct_calls_without_a_result(worker: str, orderly: 
                 await call
         await closing
         with pytest.raises(ResponseError, match=STOPPED):
-            await consumption.consume_directly(message(2))
+            await consumption.consume_directly(received(QUEUE, 2))
     listener.released.set()

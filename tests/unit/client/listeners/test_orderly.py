@@ -18,29 +18,13 @@ from goddard.client.listeners.redelivery import Redelivery
 from goddard.client.message import ReceivedMessage
 from goddard.client.values import MessageQueue
 from goddard.environment import Environment
-from goddard.protocol.record import Host, Record
 from tests.support.clock import ManualClock
 from tests.support.polling import until
+from tests.support.received import received
 
 QUEUE = MessageQueue("T", "a", 0)
-HOST = Host(bytes(4), 1)
 COUNT = 10
 WAIT_SECONDS = 30
-
-
-def message(queue_offset: int) -> ReceivedMessage:
-    record = Record(
-        topic="T",
-        body=b"x",
-        queue_id=0,
-        queue_offset=queue_offset,
-        physical_offset=0,
-        store_timestamp_ms=0,
-        born_timestamp_ms=0,
-        born_host=HOST,
-        store_host=HOST,
-    )
-    return ReceivedMessage.from_record(record, "a")
 
 
 class Locks:
@@ -96,7 +80,7 @@ class World:
         self.listen(messages, context)
 
     def accept(self) -> None:
-        messages = [message(number) for number in range(COUNT)]
+        messages = [received(QUEUE, number) for number in range(COUNT)]
         self.held.add(messages)
         self.consumption.accept(self.held, messages)
 
@@ -209,7 +193,7 @@ async def test_a_queue_released_halfway_ends_the_turn(kind: str) -> None:
 def test_how_far_a_turn_commits(calls: list[tuple[str, bool]], committed: int | None) -> None:
     ended = [
         ListenerCall(
-            [message(number)],
+            [received(QUEUE, number)],
             ConsumeResult[result],
             OrderlyContext(QUEUE, auto_commit=auto_commit),
         )

@@ -175,7 +175,7 @@ async def _show(
 
 
 def _write_body(one: ReceivedMessage, number: int) -> Path:
-    """Write the body to a file, as Java's tool does; the id comes from the client of a stranger."""
+    """Write the body to a file, as Java's tool does. The id may be any text: a client chose it."""
     name = one.message_id if _SAFE_NAME.fullmatch(one.message_id) else one.offset_message_id
     path = BODIES / (f"{name}_{number}" if number else name)
     BODIES.mkdir(parents=True, exist_ok=True)
