@@ -31,7 +31,8 @@ from goddard.broker.consuming.pull import Pulls
 from goddard.broker.gate import BrokerGate
 from goddard.broker.lane.sends import SendLane
 from goddard.broker.registration import Registration
-from goddard.broker.roles.roles import Roles, SlaveState
+from goddard.broker.roles.roles import Roles
+from goddard.broker.roles.state_sync import SlaveState
 from goddard.broker.rules import register
 from goddard.broker.sending.appender import Appender
 from goddard.broker.sending.delay import DelayDelivery
@@ -219,6 +220,7 @@ class Broker:
             store=self.store,
             settings=self.settings,
             registration=self.registration,
+            gate=self.gate,
             master_services=(self.delays, self.transactions),
             slave_state=SlaveState(self.topics, self.groups, self.offsets, self.delay_table),
             acknowledgements=self.acknowledgements,
@@ -234,9 +236,8 @@ class Broker:
         stack.push_async_callback(self.roles.stop)
         await self._listen(stack, handlers, config)
         self._run_housekeeping(tasks, config)
-        await self.roles.start()
         stack.push_async_callback(self.registration.stop)
-        await self.registration.start()
+        await self.roles.start()
 
     def _restore_topics(self, changed_ms: int) -> None:
         """Add topics that have messages of this time or later, but are not in the table."""

@@ -74,7 +74,12 @@ class Registration:
         topics.add_listener(self.topics_changed)
 
     async def start(self) -> None:
-        """Register everywhere; name servers that do not answer soon are left to the background."""
+        """Register everywhere; name servers that do not answer soon are left to the background.
+
+        Once is enough.
+        """
+        if self.is_started or self._is_stopping:
+            return
         addresses = self._settings.current.name_servers
         self._name_servers = [_NameServer(address) for address in addresses]
         for server in self._name_servers:
@@ -96,6 +101,10 @@ class Registration:
         await self._client.close(_UNREGISTER_SECONDS)
 
     @property
+    def is_started(self) -> bool:
+        return bool(self._name_servers)
+
+    @property
     def is_unheard(self) -> bool:
         """Whether there are name servers and none of them has answered."""
         servers = self._name_servers
@@ -111,6 +120,11 @@ class Registration:
             server.is_full_due = True
             server.wake_up()
         await self.settled()
+        return self.master
+
+    @property
+    def master(self) -> tuple[str, str]:
+        """As ``find_master``, from the last answers."""
         found = [server.master for server in self._name_servers if server.is_reachable]
         return max(found, key=lambda master: (bool(master[0]), bool(master[1])), default=("", ""))
 

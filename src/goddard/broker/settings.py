@@ -60,6 +60,7 @@ _FIXED_AT_START: Final = frozenset(
         "brokerName",
         "brokerRole",
         "controllerAddr",
+        "enableSlaveActingMaster",
         "fetchNamesrvAddrByAddressServer",
         "haListenPort",
         "listenPort",
@@ -68,7 +69,9 @@ _FIXED_AT_START: Final = frozenset(
         "metricsPromExporterHost",
         "metricsPromExporterPort",
         "namesrvAddr",
+        "skipPreOnline",
         "socksProxyConfig",
+        "totalReplicas",
         "useTLS",
     }
 )
@@ -202,6 +205,10 @@ class BrokerConfig(Configuration):
     register_compressed: bool = setting(False, "compressedRegister")
     enable_slave_acting_master: bool = setting(False, "enableSlaveActingMaster")
     broker_not_active_timeout_ms: int = setting(10_000, "brokerNotActiveTimeoutMillis", low=1)
+    member_poll_ms: int = setting(1_000, "syncBrokerMemberGroupPeriod", low=10)
+    remote_escape: bool = setting(False, "enableRemoteEscape")
+    skip_pre_online: bool = setting(False, "skipPreOnline")
+    total_replicas: int = setting(1, "totalReplicas", low=1)
 
     # Replication
     ha_batch_bytes: int = setting(32 << 10, "haTransferBatchSize", low=1, high=MAX_DATA_BYTES)
@@ -312,6 +319,13 @@ class BrokerConfig(Configuration):
     def is_slave(self) -> bool:
         """Whether this broker copies another, and so refuses everything that would write."""
         return self.broker_role == "SLAVE"
+
+    @property
+    def starts_isolated(self) -> bool:
+        """Whether to wait for the others of the group before going online."""
+        return (
+            self.enable_slave_acting_master and self.total_replicas > 1 and not self.skip_pre_online
+        )
 
     @property
     def replica_policy(self) -> ReplicaPolicy:

@@ -346,13 +346,26 @@ class ConsumerOffsetTable(_Table):
             topic, _, group = key.partition(TOPIC_GROUP_SEPARATOR)
             yield group, topic, offsets
 
-    def copy(self, by_pair: Mapping[str, Mapping[int, int]]) -> None:
-        """Become what another broker has."""
+    def copy(
+        self, by_pair: Mapping[str, Mapping[int, int]], data_version: DataVersion | None
+    ) -> None:
+        """Become what another broker has, in its version (4.9 sends none)."""
         offsets = {pair: dict(of_queue) for pair, of_queue in by_pair.items()}
         if offsets != self._offsets:
             self._offsets = offsets
             self.count = sum(map(len, offsets.values()))
             self.is_changed = True
+        if data_version is not None:
+            self.data_version = data_version
+
+    def raise_to(self, by_pair: Mapping[str, Mapping[int, int]], data_version: DataVersion) -> None:
+        """Have at least these offsets, in this version."""
+        merged = {pair: dict(of_queue) for pair, of_queue in self._offsets.items()}
+        for pair, of_queue in by_pair.items():
+            own = merged.setdefault(pair, {})
+            for queue_id, offset in of_queue.items():
+                own[queue_id] = max(offset, own.get(queue_id, -1))
+        self.copy(merged, data_version)
 
     def by_pair(self) -> dict[str, Mapping[int, int]]:
         """Queue id to offset by "topic@group"; the pairs are those of now, the offsets go on."""
@@ -423,6 +436,13 @@ class DelayOffsetTable(_Table):
             self.is_changed = True
         if data_version is not None:
             self.data_version = data_version
+
+    def raise_to(self, offsets: Mapping[int, int], data_version: DataVersion) -> None:
+        """Have at least these offsets, in this version."""
+        merged = dict(self._offsets)
+        for level, offset in offsets.items():
+            merged[level] = max(offset, merged.get(level, 0))
+        self.copy(merged, data_version)
 
     def commit(self, level: int, queue_offset: int) -> None:
         self._offsets[level] = queue_offset

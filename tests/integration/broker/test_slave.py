@@ -104,6 +104,7 @@ async def test_a_master_that_lost_its_store_is_not_followed(group: BrokerGroup) 
     slave = await group.start(1)
     await group.client(master).send("T", b"one")
     await group.level(slave)
+    await until(lambda: "T" in slave.topics)
     end_offset = slave.store.log_max_offset
     await group.stop(0)
     master = await group.start(0, storePathRootDir=str(slave.store.config.root.parent / "new"))

@@ -14,6 +14,7 @@ from typing import Final
 
 from goddard.broker.settings import Settings
 from goddard.broker.tables.topics import Groups, Topics
+from goddard.protocol.bodies import DataVersion
 from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand
 from goddard.protocol.headers.message import (
@@ -94,6 +95,9 @@ class Offsets:
         if not self._has_room(group, topic, queue_id):
             return False
         if self._settings.current.is_slave:
+            if not self.unsent:
+                # A master that comes back takes the newer table.
+                self.table.next_version()
             self.unsent[group, topic, queue_id] = queue_offset
         before = self.table.commit(group, topic, queue_id, queue_offset)
         if queue_offset < before:
@@ -166,13 +170,15 @@ class Offsets:
             del self._resets[topic, group]
         return offset if self._settings.current.server_side_reset else None
 
-    def copy(self, by_pair: Mapping[str, Mapping[int, int]]) -> None:
+    def copy(
+        self, by_pair: Mapping[str, Mapping[int, int]], data_version: DataVersion | None
+    ) -> None:
         """Become what the master has, but for what was committed here since."""
         table = {pair: dict(offsets) for pair, offsets in by_pair.items()}
         for (group, topic, queue_id), offset in self.unsent.items():
             of_pair = table.setdefault(pair_key(topic, group), {})
             of_pair[queue_id] = max(offset, of_pair.get(queue_id, -1))
-        self.table.copy(table)
+        self.table.copy(table, data_version)
 
     def clone(self, source_group: str, target_group: str, topic: str) -> None:
         """Give one group the progress of another."""

@@ -46,13 +46,35 @@ class MasterSearch:
         self._ask_name_servers = ask_name_servers
         # The master that was asked last, its configuration, and what it acknowledges.
         self.address = ""
+        # HA address and address of a master that goes online and is not registered yet.
+        self._announced = ("", "")
         self.properties: Mapping[str, str] = {}
         self.last: LastMaster | None = None
+
+    def announce(self, ha_address: str, address: str) -> None:
+        """A master that is not registered yet is there."""
+        self._announced = (ha_address, address)
+
+    def confirm(self, address: str) -> bool:
+        """This master is registered; true if it was announced before."""
+        if not address or address != self._announced[1]:
+            return False
+        self._announced = ("", "")
+        return True
+
+    @property
+    def is_master_online(self) -> bool:
+        """Whether the master that was found is registered, as far as is known."""
+        return not self._announced[0]
 
     async def find(self) -> Master | None:
         """The master to follow now; None if no name server knows one."""
         configured = (self._settings.current.ha_master_address or "").strip()
         ha_address, address = await self._ask_name_servers()
+        if ha_address:
+            self._announced = ("", "")
+        else:
+            ha_address, address = self._announced
         if len(configured) >= _LEAST_ADDRESS:
             ha_address = configured
         if not ha_address or address == self._settings.current.broker_address:

@@ -16,7 +16,7 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from goddard.broker.consuming.offsets import Offsets
 from goddard.broker.roles.master_search import MasterSearch
@@ -55,6 +55,24 @@ _RETURNED_AT_ONCE: Final = 100
 _Body = TypeVar("_Body", bound=Body)
 
 
+class SlaveState(NamedTuple):
+    """What a slave has of its master besides the log."""
+
+    topics: Topics
+    groups: Groups
+    offsets: Offsets
+    delays: tables.DelayOffsetTable
+
+
+async def ask_for_table(
+    client: Client, executor: Executor, address: str, code: int, kind: type[_Body]
+) -> _Body:
+    """The table of another broker that a request of this code is answered with."""
+    answer = check(await client.request(address, RemotingCommand(code), _TIMEOUT_MS), address)
+    decode = partial(decode_body, answer.body, kind, max_dialect_bytes=_MAX_BODY_BYTES)
+    return await asyncio.get_running_loop().run_in_executor(executor, decode)
+
+
 class StateSync:
     """Runs from ``start`` to ``stop``; ``sync_now`` does not wait for the next round."""
 
@@ -65,10 +83,7 @@ class StateSync:
         search: MasterSearch,
         is_following: Callable[[], bool],
         store: MessageStore,
-        topics: Topics,
-        groups: Groups,
-        offsets: Offsets,
-        delays: tables.DelayOffsetTable,
+        state: SlaveState,
         executor: Executor,
         clock: Clock,
     ) -> None:
@@ -76,10 +91,7 @@ class StateSync:
         self._search = search
         self._is_following = is_following
         self._store = store
-        self._topics = topics
-        self._groups = groups
-        self._offsets = offsets
-        self._delays = delays
+        self._topics, self._groups, self._offsets, self._delays = state
         self._executor = executor
         self._reasons = Reasons(clock)
         self._is_wanted = asyncio.Event()
@@ -118,7 +130,8 @@ class StateSync:
                 pass
             self._is_wanted.clear()
             address = self._search.address
-            if not address or not self._is_following():
+            # A master that is not online yet takes over what is here.
+            if not (address and self._search.is_master_online and self._is_following()):
                 continue
             try:
                 await self._sync(address)
@@ -139,14 +152,14 @@ class StateSync:
         table = {pair: dict(of_pair) for pair, of_pair in offsets.offset_table.items()}
         await self._return_offsets(address, table)
         if await self._has_log(log.end_offset) and self._is_following():
-            self._offsets.copy(table)
+            self._offsets.copy(table, offsets.data_version)
             self._delays.copy(delays.offset_table, delays.data_version)
 
     async def copy_last(self, address: str) -> None:
         """Copy from a master that is a slave now and has no more log than this broker."""
         await self._copy_configs(address, lambda: True)
         offsets, delays = await self._ask_for_offsets(address)
-        self._offsets.copy(offsets.offset_table)
+        self._offsets.copy(offsets.offset_table, offsets.data_version)
         self._delays.copy(delays.offset_table, delays.data_version)
 
     async def _copy_configs(self, address: str, is_wanted: Callable[[], bool]) -> None:
@@ -168,10 +181,7 @@ class StateSync:
         )
 
     async def _ask(self, address: str, code: int, kind: type[_Body]) -> _Body:
-        request = RemotingCommand(code)
-        answer = check(await self._client.request(address, request, _TIMEOUT_MS), address)
-        decode = partial(decode_body, answer.body, kind, max_dialect_bytes=_MAX_BODY_BYTES)
-        return await asyncio.get_running_loop().run_in_executor(self._executor, decode)
+        return await ask_for_table(self._client, self._executor, address, code, kind)
 
     async def _has_log(self, end_offset: int) -> bool:
         loop = asyncio.get_running_loop()

@@ -5,7 +5,8 @@ due. A queue is a line: its head is due first, unless someone set the clock. The
 the topic and queue in REAL_TOPIC and REAL_QID; its properties are those of the old, as in RocketMQ.
 
 How far each level has been delivered stands in ``delayOffset.json``. An offset moves there only
-once the delivered messages are on disk, so a crash may deliver twice, but never loses. One task on
+once the delivered messages are on disk, so a crash may deliver twice, but never loses. A slave that
+acts for its master has them stored by another broker (see ``escape``). One task on
 the loop serves all levels and sleeps until the next message is due.
 """
 
@@ -16,7 +17,14 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple, Protocol
 
 from goddard.broker.sending.appender import Appender
-from goddard.broker.sending.stored import happens_within, read_stored, real_place, wait_durable
+from goddard.broker.sending.escape import Escape, as_due
+from goddard.broker.sending.stored import (
+    happens_within,
+    message_of,
+    read_stored,
+    real_place,
+    wait_durable,
+)
 from goddard.clock import Clock, SystemClock
 from goddard.errors import StoreError
 from goddard.protocol.message import decode_properties
@@ -130,6 +138,8 @@ class DelayDelivery:
         self._levels = self._read_levels()
         self._delivered: deque[_Delivered] = deque()
         self._end_offset = 0
+        self._escape: Escape | None = None
+        self._has_escaped = False
         self._stopping = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -139,7 +149,9 @@ class DelayDelivery:
             for level, delay_ms in enumerate(self._store.config.delay_times_ms(), 1)
         ]
 
-    def start(self) -> None:
+    def start(self, escape: Escape | None = None) -> None:
+        """With ``escape``, the log here is not written."""
+        self._escape, self._has_escaped = escape, False
         self._stopping.clear()
         self._levels = self._read_levels()  # a slave copied the table since
         self._task = asyncio.get_running_loop().create_task(self._run(), name="delay delivery")
@@ -205,7 +217,11 @@ class DelayDelivery:
                     # As in Java, a level stands in the table from its first message on.
                     self._table.commit(level.level, level.queue_offset)
                 return True
-            if not await self._deliver_batch(level, found):
+            if self._escape is not None:
+                is_delivered = await self._escape_batch(self._escape, level, found)
+            else:
+                is_delivered = await self._deliver_batch(level, found)
+            if not is_delivered:
                 level.next_due_ms = now_ms + _RETRY_MS
                 return True
             if self._stopping.is_set():
@@ -246,6 +262,28 @@ class DelayDelivery:
             self._end_offset = max(self._end_offset, entries[-1].end_offset)
         level.queue_offset = found.queue_offsets[-1] + 1
         self._advance(level)
+        return True
+
+    async def _escape_batch(self, escape: Escape, level: _Level, found: GetResult) -> bool:
+        """Have another broker store the messages of a batch; False when one is left."""
+        for queue_offset, view in zip(found.queue_offsets, found.records, strict=True):
+            record = read_stored(self._store, view)
+            message = None if record is None else as_due(message_of(record))
+            if message is None:
+                _logger.error("a delayed message names no topic to be delivered to and is dropped")
+            else:
+                try:
+                    await escape.send(message)
+                except StoreError:  # it is in the log
+                    return False
+            if not self._has_escaped:
+                # The master, when it is back, takes the newer table.
+                self._table.next_version()
+                self._has_escaped = True
+            level.queue_offset = queue_offset + 1
+            self._advance(level)
+            if self._stopping.is_set():
+                return False
         return True
 
     async def _put(self, records: list[PreparedRecord]) -> list[LogEntry]:

@@ -20,6 +20,7 @@ from typing import Final
 import msgspec
 
 from goddard.broker.sending.appender import Appender
+from goddard.broker.sending.escape import Escape, as_new_half
 from goddard.broker.sending.message_rules import MessageWriter, NewMessage, PutRefusedError
 from goddard.broker.sending.stored import message_of, number, read_stored, real_place, wait_durable
 from goddard.broker.sending.transaction_log import (
@@ -114,11 +115,18 @@ class TransactionChecks:
         self._save_offsets = save_offsets
         self._clock: Clock = clock or SystemClock()
         self.is_stopping = False
+        # Of a slave that acts for its master: halves go to another broker, which asks.
+        self.escape: Escape | None = None
 
     async def check(self) -> None:
         """One round through every half queue; it ends early, but in order, when stopping."""
-        topic = self._topics.ensure_topic(TRANS_HALF_TOPIC, 1, _READ_WRITE)
-        for queue_id in range(topic.read_queue_nums):
+        if self.escape is None:
+            topic = self._topics.ensure_topic(TRANS_HALF_TOPIC, 1, _READ_WRITE)
+            count = topic.read_queue_nums
+        else:  # a slave creates no topics
+            known = self._topics.get(TRANS_HALF_TOPIC)
+            count = 1 if known is None else known.read_queue_nums
+        for queue_id in range(count):
             await _Round(self, queue_id).run()
 
     # What a round needs of its surroundings
@@ -171,6 +179,9 @@ class TransactionChecks:
             if self.offset(topic, queue_id) != queue_offset:
                 self._offsets.commit(GROUP, topic, queue_id, queue_offset)
                 is_changed = True
+        if is_changed and self.escape is not None:
+            # The master, when it is back, takes the newer table.
+            self._offsets.next_version()
         if end_offset and is_changed and self._save_offsets is not None:
             # A crash before the next save would have the same halves written once more.
             await self._save_offsets()
@@ -351,6 +362,11 @@ class _Round:
     async def _handle(self, half: Record) -> bool:
         """Do what is to be done with an undecided half; False when the round stops at it."""
         message = message_of(half)
+        if self._checks.escape is not None:
+            new_half = as_new_half(message)
+            if new_half is not None:
+                await self._checks.escape.send(new_half)
+            return True
         properties = message.properties
         check_times = properties.get(PROPERTY_TRANSACTION_CHECK_TIMES)
         immunity = properties.get(PROPERTY_CHECK_IMMUNITY_SECONDS)

@@ -18,6 +18,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from goddard.broker.sending.appender import Appender
+from goddard.broker.sending.escape import Escape
 from goddard.broker.sending.message_rules import MessageWriter, NewMessage, PutStatus, put_status
 from goddard.broker.sending.send import PutStats
 from goddard.broker.sending.stored import (
@@ -165,9 +166,11 @@ class Transactions:
             RequestCode.RESUME_CHECK_HALF_MESSAGE: self.handle_resume_check,
         }
 
-    def start(self) -> None:
+    def start(self, escape: Escape | None = None) -> None:
+        """With ``escape``, halves that nobody ended go to another broker, which asks about them."""
         self._stopping.clear()
         self._checks.is_stopping = False
+        self._checks.escape = escape
         self._task = asyncio.get_running_loop().create_task(self._run(), name="transaction check")
 
     async def stop(self) -> None:
