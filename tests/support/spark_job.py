@@ -2,9 +2,9 @@
 
     python -m tests.support.spark_job FOLDER     # FOLDER contains job.json
 
-``job.json`` has ``master``, ``source`` and ``sink``, optionally Spark's ``settings`` and ``code``,
-an archive of the package for the executors. The job runs until a file ``stop`` exists. Then it
-processes all available messages and writes its results to ``result.json``.
+``job.json`` has ``source`` and ``sink``. Without ``master`` it must be run by ``spark-submit``,
+which gives the session its settings. The job runs until a file ``stop`` exists. Then it processes
+all available messages and writes its results to ``result.json``.
 """
 
 import importlib
@@ -66,11 +66,10 @@ def _origins(spark: SparkSession) -> list[str]:
 
 def main(folder: Path) -> None:
     job = json.loads((folder / "job.json").read_text())
-    spark = spark_session(
-        job["master"], name="job", settings=job.get("settings"), log=folder / "spark.log"
-    )
-    if "code" in job:
-        spark.sparkContext.addPyFile(job["code"])
+    if "master" in job:
+        spark = spark_session(job["master"], name="job", log=folder / "spark.log")
+    else:
+        spark = SparkSession.builder.getOrCreate()
     queries = _start(spark, folder, job)
     print(READY, flush=True)
     while not (folder / "stop").exists():

@@ -7,6 +7,8 @@ It is also false where the environment has ``GODDARD_CORE=0``.
 
 import os
 from importlib import import_module
+from importlib.machinery import ExtensionFileLoader
+from importlib.util import find_spec
 from typing import Final
 
 _MODULES: Final = (
@@ -29,11 +31,15 @@ _MODULES: Final = (
 def _is_compiled() -> bool:
     if os.environ.get("GODDARD_CORE") == "0":
         return False
+    names = [f"goddard.core.{name}" for name in _MODULES]
+    # The sources are not imported: their behaviour without Cython's compiler is undefined.
+    for spec in map(find_spec, names):
+        if spec is None or not isinstance(spec.loader, ExtensionFileLoader):
+            return False
     try:
-        modules = [import_module(f"goddard.core.{name}") for name in _MODULES]
-    except ImportError:  # interpreted, the modules need the package `cython`
+        return all(import_module(name).IS_COMPILED for name in names)
+    except ImportError:  # compiled for another platform
         return False
-    return all(module.IS_COMPILED for module in modules)
 
 
 IS_COMPILED: Final = _is_compiled()
