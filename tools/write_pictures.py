@@ -48,6 +48,11 @@ _LEADING_BLANKS: Final = re.compile(
     r"(?P<after>[^>]*>)(?P<blanks>(?:&#160;)+)(?P<rest>[^<]+)<"
 )
 
+# Pages that show the pictures load nothing from elsewhere.
+_REMOTE_FONT: Final = re.compile(r"\n\s*@font-face \{.*?\n\s*\}", re.DOTALL)
+_FONT: Final = "Fira Code, monospace"
+_FONTS: Final = "Menlo, Consolas, DejaVu Sans Mono, monospace"
+
 _TOPICS: Final = {"orders": 4, "payments": 2, "shipments": 2}
 _RATES: Final = {"orders": 220, "payments": 90, "shipments": 25}
 
@@ -115,6 +120,7 @@ def save_picture(name: str, title: str, printed: str, *, columns: int = 100) -> 
     console.print(Text.from_ansi(text), soft_wrap=False)
     path = IMAGES / f"{name}.svg"
     svg = console.export_svg(title=title, theme=MONOKAI, unique_id=name)
+    svg = _REMOTE_FONT.sub("", svg).replace(_FONT, _FONTS)
     path.write_text(_LEADING_BLANKS.sub(_without_leading_blanks, svg) + "\n")
     sys.stdout.write(f"{path}\n")
 
@@ -179,7 +185,7 @@ def _dead_letters(admin: Admin) -> int:
 
 
 def _write_top(namesrv: str) -> None:
-    screen = run_at_terminal("goddard top -i 1", namesrv, lines=16, quit_after=5)
+    screen = run_at_terminal("goddard top -i 1", namesrv, lines=13, quit_after=5)
     frames = [part for part in screen.split(_FRAME) if part.strip()]
     save_picture("top", "goddard top", frames[-2] if len(frames) > 1 else frames[-1])
 

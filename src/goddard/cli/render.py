@@ -80,6 +80,11 @@ def bytes_text(count: int) -> str:
     return f"{value:.1f} {_UNITS[-1]}"
 
 
+def counted(count: int, noun: str) -> str:
+    """A number of things: "1 message", "2 messages"."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def time_text(time_ms: int) -> str:
     """UTC in milliseconds; "-" for no time, the number if it is out of range."""
     if time_ms <= 0:

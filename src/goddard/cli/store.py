@@ -85,7 +85,7 @@ def _stores_below(directory: Path) -> list[Path]:
 @click.argument("second", type=click.Path(path_type=Path))
 @_JSON
 def compare(first: Path, second: Path, as_json: bool) -> None:
-    """Compare the logs of two stores, such as of a master and its slave.
+    """Compare the logs of two stores, as of master and slave.
 
     Exit code 1 if a byte that both have differs, or if one log is longer.
     """

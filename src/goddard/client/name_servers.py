@@ -123,7 +123,7 @@ class NameServers:
                 # A warning for the first failure only, not for every request until it answers.
                 level = logging.WARNING if self.failed(address) else logging.DEBUG
                 _logger.log(level, "name server %s does not answer: %s", address, error)
-                failure = error
+                failure = error.with_traceback(None)
             else:
                 self.answered(address)
                 return answer

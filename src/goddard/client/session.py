@@ -278,7 +278,8 @@ class Session:
                 if template is not None:
                     self._known.expect_creation(topic, template, default_queues)
         except _ROUTE_FAILURES as error:
-            raise NoRouteError(topic, error) from error
+            # Its text says all that a user needs; the frames of the session would hide their own.
+            raise NoRouteError(topic, error) from error.with_traceback(None)
         route = self.known_publish_route(topic)
         if route is None:
             raise NoRouteError(topic)
@@ -291,7 +292,7 @@ class Session:
                 await self._fetch(topic)
             except _ROUTE_FAILURES as error:
                 if self._known.get(topic) is None:
-                    raise NoRouteError(topic, error) from error
+                    raise NoRouteError(topic, error) from error.with_traceback(None)
                 _logger.warning("route of %s not refreshed: %s", topic, error)
         queues = self._known.subscribe_queues(topic)
         if not queues:

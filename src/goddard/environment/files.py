@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import stat
+import struct
 import sys
 import threading
 from collections.abc import Callable
@@ -25,6 +26,8 @@ Data: TypeAlias = bytes | bytearray | memoryview
 
 # What sandboxes and strange file systems answer to a call that they do not offer.
 _NOT_OFFERED: Final = frozenset({errno.ENOSYS, errno.EPERM, errno.EINVAL, errno.EOPNOTSUPP})
+# struct flock of Linux on 64 bits: l_type, l_whence, l_start, l_len, l_pid.
+_FLOCK: Final = struct.Struct("hhqqi4x")
 
 
 class FileFacts(NamedTuple):
@@ -188,6 +191,14 @@ def _facts_of(status: os.stat_result) -> FileFacts:
 # in this process is refused before it opens the file.
 _locked: Final[dict[Path, int]] = {}
 _locking: Final = threading.Lock()
+
+
+def lock_holder(fd: int) -> int | None:
+    """The process that has the lock of a file (0 if it cannot be named), None if it is free."""
+    # Asking for a shared lock needs no write permission; an exclusive holder shows up.
+    question = _FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 1, 0)
+    answer = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, question))
+    return None if answer[0] == fcntl.F_UNLCK else max(int(answer[4]), 0)
 
 
 class SystemFiles:
@@ -358,8 +369,10 @@ class SystemFiles:
             try:
                 fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
             except OSError as error:
+                holder = lock_holder(fd)
                 os.close(fd)
-                text = "in use by another broker: its lock is taken"
+                process = f" (process {holder})" if holder else ""
+                text = f"in use by another broker{process}: its lock is taken"
                 raise BlockingIOError(errno.EAGAIN, text) from error
             _locked[path] = fd
             return fd

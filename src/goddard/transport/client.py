@@ -213,7 +213,7 @@ class Client:
             raise ConnectionLostError("the client is closed", address)
         opened = attempt.result()
         if isinstance(opened, ConnectFailedError):
-            raise ConnectFailedError(str(opened), address) from opened
+            raise ConnectFailedError(str(opened), address) from opened.__cause__
         return opened
 
     async def _open(self, address: str, host: str, port: int) -> Connection | ConnectFailedError:

@@ -122,12 +122,13 @@ def test_name_servers_come_from_the_environment_or_the_option(tmp_path: Path) ->
 def test_a_second_broker_on_the_same_data_prints_the_reason(tmp_path: Path) -> None:
     # Not 127.0.0.1:9876, where a cluster may run on this machine.
     base = [*BROKER, "--port", "0", "--home", str(tmp_path / "home"), "-n", "127.0.0.1:1"]
-    with daemon(tmp_path, base).start():
+    with daemon(tmp_path, base).start() as first:
         second = run_to_end(base)
     assert second.returncode == 1
     store = tmp_path / "home" / "store"
     assert second.stderr == (
-        f"goddard broker: {store} is in use by another broker: its lock is taken\n"
+        f"goddard broker: {store} is in use by another broker (process {first.pid}): "
+        "its lock is taken\n"
     )
 
 

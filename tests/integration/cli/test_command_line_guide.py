@@ -39,6 +39,6 @@ def test_the_commands_of_the_page(new_cluster: Cluster) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "4 messages consumed, 1 failed" in done.stderr
     assert "ChildProcessError: exit code 1: Expecting value" in done.stdout
-    assert "1 messages sent to group billing" in done.stderr
+    assert "1 message sent to group billing" in done.stderr
     assert "group billing is reset: 0 messages skipped, 5 repeated" in done.stderr
     assert "dead-letters: billing" in done.stdout

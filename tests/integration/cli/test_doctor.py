@@ -3,22 +3,30 @@
 import asyncio
 import json
 import resource
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from goddard.broker.broker import Broker
+from goddard.broker.settings import BrokerConfig
 from goddard.cli.doctor.checks import findings
 from goddard.cli.doctor.facts import Facts, Finding, Limits
 from goddard.cli.doctor.look import Looking
 from goddard.client.admin.admin import Admin
 from goddard.client.consume.push import PushConsumer
 from goddard.clock import SystemClock
+from goddard.config import NameServerConfig
+from goddard.environment import Environment
+from goddard.nameserver import NameServer
 from goddard.testing.cluster import Cluster
 from goddard.testing.process import wait_until
 from goddard.testing.wire import query_brokers
 from tests.support.command_line import CommandLine
+from tests.support.faulty_files import FaultyFiles
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +88,76 @@ def test_name_servers_that_disagree(sick: Cluster, goddard: CommandLine) -> None
     assert "namesrvAddr" in one["advice"]
 
 
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A master and its slave, both registered with two name servers."""
+    with Cluster(tmp_path_factory.mktemp("pair")) as cluster:
+        cluster.start_name_server()
+        cluster.start_name_server()
+        cluster.start_broker()
+        slave = {"brokerName": "broker-0", "brokerId": "1", "brokerRole": "SLAVE"}
+        cluster.start_broker(properties=slave)
+        for server in cluster.name_servers:
+            wait_until(partial(has_both, server.address), 30, "both registered")
+        yield cluster
+
+
+def has_both(namesrv: str) -> bool:
+    return len(replicas(namesrv)) == 2
+
+
+def replicas(namesrv: str) -> dict[int, str]:
+    """The registered brokers named broker-0, by id."""
+    return query_brokers(namesrv).get("broker-0", {})
+
+
+def test_a_name_server_that_lacks_a_topic(pair: Cluster) -> None:
+    second = pair.name_servers[1]
+    on_both = CommandLine({"NAMESRV_ADDR": pair.namesrv})
+    assert doctor(on_both, "name-servers") == []
+    assert on_both("topic", "create", "halfway").code == 0
+    one = until_found(on_both, "name-servers", lambda: forget("halfway", second.address))
+    assert one["subject"] == second.address
+    assert "it does not know halfway, which other name servers know" in one["problem"]
+    assert "next registration" in one["advice"]
+    gone = until_found(on_both, "routes", lambda: forget("halfway", pair.namesrv))
+    assert gone["subject"] == "halfway"
+    assert "a broker has this topic, but no name server has a route to it" in gone["problem"]
+    assert "registration repeats every 30 s" in gone["advice"]
+
+
+def forget(topic: str, name_servers: str) -> None:
+    async def work() -> None:
+        async with Admin(name_servers) as admin:
+            await admin.delete_topic_in_name_servers(topic)
+
+    asyncio.run(work())
+
+
+def until_found(goddard: CommandLine, check: str, damage: Callable[[], None]) -> dict[str, Any]:
+    """The finding about a damage, which the next registration of the broker would repair."""
+    for _ in range(5):
+        damage()
+        if found := doctor(goddard, check):
+            (one,) = found
+            return one
+    raise AssertionError(f"{check} found nothing")
+
+
+def test_a_master_that_is_gone(pair: Cluster) -> None:
+    master, _ = pair.brokers
+    master.stop()
+    try:
+        wait_until(lambda: list(replicas(pair.name_servers[0].address)) == [1], 30, "it left")
+        on_both = CommandLine({"NAMESRV_ADDR": pair.namesrv})
+        (one,) = doctor(on_both, "routes")
+    finally:
+        master.start()
+    assert one["subject"] == "broker-0"
+    assert "no master of it is registered" in one["problem"]
+    assert "promote a slave" in one["advice"]
+
+
 def test_a_broker_that_clients_cannot_reach(sick: Cluster, goddard: CommandLine) -> None:
     (broker,) = sick.brokers
     broker.pause()
@@ -101,6 +179,81 @@ def test_too_few_open_files(sick: Cluster, goddard: CommandLine) -> None:
     assert "LimitNOFILE" in one["advice"]
 
 
+def test_open_files_that_run_out(sick: Cluster, goddard: CommandLine) -> None:
+    (broker,) = sick.brokers
+    before = resource.prlimit(broker.pid, resource.RLIMIT_NOFILE)
+    used = len(list(Path(f"/proc/{broker.pid}/fd").iterdir()))
+    resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, (used + 3, before[1]))
+    found = doctor(goddard, "files", "-n", sick.namesrv)
+    resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, before)
+    (one,) = [one for one in found if f"process {broker.pid}" in one["subject"]]
+    assert one["severity"] == "error"
+    assert f" of {used + 3} possible files are open" in one["problem"]
+    assert "LimitNOFILE" in one["advice"]
+
+
+@pytest.mark.parametrize(
+    ("used", "severity", "problem"),
+    [
+        (0.80, "warning", "its disk is 80% full, more than diskMaxUsedSpaceRatio (75%)"),
+        (0.95, "error", "its disk is 95% full: it refuses messages"),
+    ],
+)
+async def test_a_disk_that_is_full(
+    used: float, severity: str, problem: str, tmp_path: Path, goddard: CommandLine
+) -> None:
+    files = FaultyFiles(tmp_path / "store")
+    files.used = used
+    config = NameServerConfig(
+        bind_address="127.0.0.1", listen_port=0, rocketmq_home=str(tmp_path / "namesrv")
+    )
+    async with NameServer(config) as server:
+        namesrv = f"127.0.0.1:{server.port}"
+        settings = BrokerConfig.from_properties(
+            {
+                "bindAddress": "127.0.0.1",
+                "brokerIP1": "127.0.0.1",
+                "listenPort": "0",
+                "namesrvAddr": namesrv,
+                "storePathRootDir": str(tmp_path / "store"),
+                "mappedFileSizeCommitLog": str(16 << 20),
+            }
+        )
+        async with Broker(settings, environment=Environment(files=files)):
+            (one,) = await asyncio.to_thread(doctor, goddard, "disk", "-n", namesrv)
+    assert (one["severity"], one["problem"].startswith(problem)) == (severity, True)
+    assert "fileReservedTime" in one["advice"]
+
+
+def test_what_cannot_be_read(sick: Cluster, goddard: CommandLine) -> None:
+    (broker,) = sick.brokers
+    known = sick.name_servers[0].address
+    assert goddard("topic", "create", "%DLQ%unread", "-n", known).code == 0
+    broker.pause()
+    try:
+        (one,) = doctor(goddard, "incomplete", "-n", known, "--timeout", "0.3")
+    finally:
+        broker.resume()
+    assert one["subject"] == "dead letters %DLQ%unread"
+    assert one["problem"].startswith("this could not be read: ")
+    assert "--timeout" in one["advice"]
+
+
+async def test_a_broker_that_stops_answering(sick: Cluster) -> None:
+    (broker,) = sick.brokers
+    async with looking(sick, timeout_ms=300) as doctor:
+        first = await doctor.look()
+        broker.pause()
+        try:
+            second = await doctor.look()
+        finally:
+            broker.resume()
+    (one,) = of_check(findings(Facts(first=first, second=second), Limits()), "flapping")
+    assert "stopped answering within" in one.problem
+    (one,) = of_check(findings(Facts(first=second, second=first), Limits()), "flapping")
+    assert "began to answer within" in one.problem
+
+
 async def test_a_broker_that_restarts(sick: Cluster) -> None:
     (broker,) = sick.brokers
     async with looking(sick) as doctor:
@@ -113,7 +266,8 @@ async def test_a_broker_that_restarts(sick: Cluster) -> None:
             wait_until, lambda: "broker-0" in query_brokers(known), 30, "registered"
         )
         back = await doctor.look()
-    for before, after, what in ((first, gone, "disappeared"), (first, back, "restarted")):
+    changes = ((first, gone, "disappeared"), (gone, back, "registered"), (first, back, "restarted"))
+    for before, after, what in changes:
         (one,) = of_check(findings(Facts(first=before, second=after), Limits()), "flapping")
         assert one.subject == f"broker-0 ({broker.address})"
         assert what in one.problem
@@ -126,7 +280,7 @@ class LateClock(SystemClock):
 
 
 async def test_a_clock_that_is_wrong(cluster: Cluster) -> None:
-    async with looking(cluster, clock=LateClock()) as doctor:
+    async with looking(cluster, environment=Environment(clock=LateClock())) as doctor:
         look = await doctor.look()
     found = of_check(findings(Facts(first=look, second=look), Limits()), "clock")
     assert [one.subject.split()[0] for one in found] == ["broker-0", "broker-1"]
@@ -152,10 +306,10 @@ def test_a_group_without_members(goddard: CommandLine, topic: str, group: str) -
     goddard("produce", topic, stdin="1\n")
     found = [one for one in doctor(goddard, "members") if one["subject"] == group]
     assert [one["problem"] for one in found] == [
-        "no consumer of this group is online, and 1 messages wait for it"
+        "no consumer of this group is online, and its lag is 1"
     ]
     (lag,) = [one for one in doctor(goddard, "lag", "--max-lag", "0") if one["subject"] == group]
-    assert lag["problem"] == "1 messages wait for this group"
+    assert lag["problem"] == "its lag is 1 message"
     assert f"goddard group lag {group}" in lag["advice"]
 
 
@@ -195,7 +349,7 @@ def test_dead_letters(goddard: CommandLine, group: str) -> None:
     assert goddard("topic", "create", f"%DLQ%{group}", "--queues", "1").code == 0
     goddard("produce", f"%DLQ%{group}", stdin="1\n2\n")
     (one,) = [one for one in doctor(goddard, "dead-letters") if one["subject"] == group]
-    assert one["problem"] == "2 messages of this group are dead letters"
+    assert one["problem"] == "this group has 2 dead letters"
     assert f"goddard dlq show {group}" in one["advice"]
 
 
@@ -232,7 +386,7 @@ def test_formats_for_monitors(cluster: Cluster, goddard: CommandLine) -> None:
     where = f"{cluster.namesrv};127.0.0.1:1"
     nagios = goddard(*command, where, "--format", "nagios")
     assert nagios.code == 2
-    assert nagios.out.startswith("CLUSTER CRITICAL - 1 errors, 0 warnings - ports 127.0.0.1:1: ")
+    assert nagios.out.startswith("CLUSTER CRITICAL - 1 error, 0 warnings - ports 127.0.0.1:1: ")
     assert "| errors=1;;1 warnings=0;1\n" in nagios.out
     metrics = goddard(*command, where, "--format", "prometheus")
     assert 'goddard_doctor_findings{check="ports",severity="error"} 1' in metrics.out

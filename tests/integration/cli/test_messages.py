@@ -96,8 +96,7 @@ def test_a_wrong_line_stops_and_is_named(goddard: CommandLine, topic: str) -> No
     done = goddard("produce", topic, "--input", "json", stdin=text)
     assert done.code == 1
     assert done.err == (
-        "goddard produce: line 2: unknown field 'bdy'; did you mean body?; "
-        "1 messages were sent before\n"
+        "goddard produce: line 2: unknown field 'bdy'; did you mean body?; 1 message sent before\n"
     )
     assert bodies(goddard, topic) == ["a"]
 
@@ -119,6 +118,11 @@ def test_a_message_is_sent_and_found(goddard: CommandLine, topic: str) -> None:
     ):
         found = goddard.json("message", "find", topic, *options)
         assert (found["messageId"], found["body"]) == (sent["messageId"], "hello"), options
+    goddard("message", "send", topic, "again", "-k", "order-1")
+    for option in ("--key=order-1", "--from=-1h"):
+        first = goddard("message", "find", topic, option, "--count", "1", "--format", "json")
+        assert first.json()["body"] in {"hello", "again"}
+        assert first.err == "only the first 1; --count shows more\n"
     missing = goddard("message", "find", topic, "--key", "order-2")
     assert missing.code == 1
     assert missing.err.startswith(f"goddard message find: no such message in {topic}")
@@ -211,12 +215,14 @@ class Listener:
     def __init__(self, *, fails: bool) -> None:
         self.fails = fails
         self.received: list[tuple[str, int]] = []
+        self.bodies: list[bytes] = []
 
     async def __call__(
         self, messages: list[ReceivedMessage], context: ConsumeContext
     ) -> ConsumeResult:
         context.delay_level = -1
         self.received += [(message.topic, message.reconsume_times) for message in messages]
+        self.bodies += [message.body for message in messages]
         if self.fails:
             raise ValueError("no such customer")
         return ConsumeResult.SUCCESS
@@ -238,7 +244,7 @@ def test_a_group_whose_consumers_were_never_online_is_reset(
     assert goddard("group", "create", group).code == 0
     nothing = goddard("group", "reset", group, "--to", "earliest", "--yes")
     assert nothing.err == (
-        f"goddard group reset: group {group} has offsets of no topic; give --topic\n"
+        f"goddard group reset: group {group} has no offsets and no online consumers; give --topic\n"
     )
     goddard("group", "reset", group, "--topic", topic, "--to", "latest", "--yes")
     moves = goddard.json("group", "reset", group, "--to", "earliest", "--dry-run")
@@ -279,15 +285,29 @@ async def test_dead_letters_are_shown_exported_and_sent_to_their_group_alone(
         bad.fails = False
         resend = ("dlq", "resend", group)
         unsure = await asyncio.to_thread(goddard, *resend, "--yes")
-        assert unsure.err == "goddard dlq resend: give --id for some messages, or --all\n"
+        assert unsure.err == "goddard dlq resend: give --id for some messages, --all, or --file\n"
         asked = await asyncio.to_thread(goddard, *resend, "--all")
         assert (asked.code, "add --yes" in asked.err) == (2, True)
-        rows = await asyncio.to_thread(goddard.json, *resend, "--all", "--yes")
-        assert [(row["messageId"], row["result"]) for row in rows] == [
-            (letter["messageId"], "sent")
-        ]
+        assert "1 message will be sent" in asked.err
+        sent = await asyncio.to_thread(goddard, *resend, "--all", "--yes", "--format", "json")
+        (row,) = sent.json_lines()
+        assert (row["messageId"], row["result"]) == (letter["messageId"], "sent")
         await until(lambda: len(bad.received) == 2)
-    assert bad.received == [(topic, 0), (topic, 0)]
+        edited = exported.out.replace('"body":"bad"', '"body":"corrected"')
+        again = await asyncio.to_thread(goddard, *resend, "--file", "-", "--yes", stdin=edited)
+        assert again.err == f"1 message sent to group {group}\n"
+        await until(lambda: len(bad.received) == 3)
+        bad.fails = True
+        await asyncio.to_thread(goddard, *resend, "--all", "--yes")
+        for _ in range(200):
+            if (await asyncio.to_thread(letters))[0]["deadLetters"] == 2:
+                break
+            await asyncio.sleep(0.05)
+        twice = await asyncio.to_thread(goddard, *resend, "--all", "--yes")
+        assert twice.err == f"1 message sent to group {group}\n"
+        await until(lambda: len(bad.received) == 5)
+    assert bad.received == [(topic, 0)] * 5
+    assert bad.bodies[2] == b"corrected"
     assert good.received == [(topic, 0)]
     absent = await asyncio.to_thread(goddard, "dlq", "show", other)
     assert absent.err == f"goddard dlq show: group {other} has no dead letters\n"

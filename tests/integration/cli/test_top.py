@@ -21,6 +21,8 @@ def test_a_snapshot_has_rates_and_lag(goddard: CommandLine, topic: str, group: s
     assert (row["topic"], row["in/s"], row["messages"]) == (topic, 0.0, 3)
     (shown,) = goddard.json("top", "-o", "-", "-i", "0.2", "--view", "groups", "--filter", group)
     assert (shown["group"], shown["lag"]) == (group, 2)
+    topics = {row["topic"] for row in goddard.json("top", "-o", "-", "-i", "0.2")}
+    assert topics.isdisjoint({"DefaultCluster", "broker-0", "TBW102"})
     brokers = goddard.json("top", "-o", "-", "-i", "0.2", "--view", "brokers")
     assert {row["broker"] for row in brokers} == {"broker-0", "broker-1"}
 

@@ -1,4 +1,4 @@
-"""Mistakes by hand: each gets one line on standard error, and an exit code.
+"""Mistakes by hand, with goddard and mqadmin: one line on standard error, and an exit code.
 
 None of them needs a cluster: the mistake is found before, or nothing listens at the address.
 """
@@ -61,6 +61,7 @@ MISTAKES: list[tuple[str, int, str]] = [
     ("consume a --group g --queue b:0", 2, "--queue has no effect with --group"),
     ("consume a --template %q", 2, "unknown field '%q'"),
     ("consume a --template %s --format json", 2, "give --template or --format json, not both"),
+    ("consume a --sql a>", 2, "--sql: "),
     ("consume a --count 0", 2, "not in the range"),
     ("consume a --exec true", 2, "--exec needs --group, whose progress is saved"),
     ("consume a --retries 2", 2, "--retries has no effect without --exec"),
@@ -73,8 +74,11 @@ MISTAKES: list[tuple[str, int, str]] = [
     ("message find a --id x --key y", 2, "give exactly one of"),
     ("message send a", 2, "Missing argument 'BODY'"),
     ("message trace", 2, "Missing argument 'ID'"),
-    ("dlq resend a", 2, "give --id for some messages, or --all"),
-    ("dlq resend a --all --id x", 2, "give --id for some messages, or --all"),
+    ("dlq resend a", 2, "give --id for some messages, --all, or --file"),
+    ("dlq resend a --all --id x", 2, "give --id for some messages, --all, or --file"),
+    ("dlq resend a --file nope.jsonl", 2, "'nope.jsonl': No such file or directory"),
+    ("dlq resend a --all --file -", 2, "give --id for some messages, --all, or --file"),
+    ("dlq resend a --yes --file /dev/null", 1, "no name server answers"),
     ("dlq show a --range x", 2, "'x' is not a range"),
     ("dlq purge a", 2, "No such command 'purge'"),
     ("client show a", 2, "Missing argument 'CLIENT'"),
@@ -116,6 +120,44 @@ def test_a_mistake_gets_one_line(command: str, code: int, text: str, tmp_path: P
         assert result.err.count("\n") == 1, result.err
         assert len(result.err) < 400
     assert "Traceback" not in result.err
+
+
+# The same for mqadmin, whose official form prints stack traces and returns 0.
+MQADMIN_MISTAKES: list[tuple[str, int, str]] = [
+    ("updateTopik", 2, "there is no verb updateTopik; did you mean updateTopic?"),
+    ("help updateTopik", 2, "there is no verb updateTopik; did you mean updateTopic?"),
+    ("frobnicate", 2, "there is no verb frobnicate; mqadmin help lists all"),
+    ("updateTopic", 2, "-t (--topic) must be given"),
+    ("updateTopic -t a", 2, "-b (--brokerAddr) or -c (--clusterName) must be given"),
+    ("updateTopic -t a -c C -r x", 2, "-r (--readQueueNums) takes a whole number from 0 on"),
+    ("updateTopic -t a -c C --foo", 2, "there is no option --foo"),
+    ("updateTopic -t a/b -c C", 2, "contains illegal characters"),
+    ("updateTopic -t", 2, "-t (--topic) needs a value"),
+    ("topicList -n localhost", 2, "'localhost' is not an address; write it as host:port"),
+    ("topicList", 1, "no name server answers; at 127.0.0.1:1"),
+    ("clusterList", 1, "no name server answers; at 127.0.0.1:1"),
+    ("brokerStatus -b 127.0.0.1:1", 1, "no connection to 127.0.0.1:1"),
+    ("deleteTopic -t a", 2, "-c (--clusterName) must be given"),
+    ("updateKvConfig -s a", 2, "-k (--key) and -v (--value) must be given"),
+    ("resetOffsetByTime -g g -t a -s someday", 2, "-s (--timestamp) takes now"),
+    ("switchTimerEngine -b 127.0.0.1:1 -e T", 2, "-e (--engineType) takes R or F, not 'T'"),
+    ("queryMsgByKey -t a", 2, "-k (--msgKey) must be given"),
+]
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "text"), MQADMIN_MISTAKES, ids=[m[0] for m in MQADMIN_MISTAKES]
+)
+def test_a_mistake_with_mqadmin_gets_one_line(
+    command: str, code: int, text: str, tmp_path: Path
+) -> None:
+    contexts = str(tmp_path / "contexts.json")
+    mqadmin = CommandLine({"NAMESRV_ADDR": NOWHERE, "GODDARD_CONTEXTS": contexts}, "mqadmin")
+    result = mqadmin(*command.split())
+    assert (result.code, text in result.err) == (code, True), result.err
+    assert result.out == ""
+    assert result.err.count("\n") == 1, result.err
+    assert result.err.startswith("mqadmin")
 
 
 def test_without_a_name_server_the_ways_to_give_one_are_named(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from goddard.cli.bench.figures import Figures, sparkline
+from goddard.cli.render import counted
 from goddard.cli.terminal.completion import topic_argument
 from goddard.cli.terminal.groups import Group
 from goddard.cli.terminal.mistakes import FailedError, one_line
@@ -78,7 +79,9 @@ def bench() -> None:
     help="Messages in each request.",
 )
 def produce(target: Target, topic: str, **options: Any) -> None:
-    """Send messages to an existing topic; latencies are those of whole requests.
+    """Send messages to an existing topic.
+
+    Latencies are those of whole requests.
 
     One process sends, so this measures client and brokers together. Several at the same time show
     how much the brokers can take.
@@ -152,7 +155,9 @@ class _Sending:
     help="Messages for each call of the listener, and for each pull.",
 )
 def consume(target: Target, topic: str, **options: Any) -> None:
-    """Receive the messages of a topic in a group of its own, which is deleted at the end.
+    """Receive the messages of a topic.
+
+    Uses a new group, which is deleted at the end.
 
     Latencies are from the producer's clock to this one's, so they mean something only with --new,
     and if the clocks agree. Without --new it also stops when no message has come for 5 seconds.
@@ -299,7 +304,9 @@ def _show(target: Target, figures: Figures, seconds: float, unit: str) -> None:
         if latencies.count:
             click.echo("\n".join([f"\nlatency of a {unit}, up to", *latencies.bars()]))
     if figures.failed:
-        raise FailedError(f"{figures.failed} messages failed, the last: {figures.last_failure}")
+        raise FailedError(
+            f"{counted(figures.failed, 'message')} failed, the last: {figures.last_failure}"
+        )
 
 
 def _rounded(value: float | None) -> float | None:

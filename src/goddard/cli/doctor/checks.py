@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from goddard.cli.doctor.facts import BrokerLook, Facts, Finding, Limits, Severity
-from goddard.cli.render import bytes_text
+from goddard.cli.render import bytes_text, counted
 from goddard.protocol.codes import MASTER_ID, Permission
 from goddard.protocol.names import is_dlq_topic, is_retry_topic, is_system_topic
 from goddard.transport.client import split_address
@@ -185,8 +185,8 @@ def _routes(facts: Facts, _: Limits) -> Iterator[Finding]:
             "routes",
             _E,
             name,
-            "no master of it is registered: its queues can be read from replicas, not written",
-            "start the master, or promote a replica",
+            "no master of it is registered: consumers read from its slaves, producers cannot send",
+            "start the master, or promote a slave: goddard broker promote ADDRESS",
         )
     listed = frozenset().union(*(one.topics for one in facts.second.name_servers))
     of_brokers = {one.topic for one in facts.topics if not _is_internal(one.topic)}
@@ -246,7 +246,7 @@ def _members(facts: Facts, _: Limits) -> Iterator[Finding]:
                 "members",
                 _W,
                 group.name,
-                f"no consumer of this group is online, and {lag} messages wait for it",
+                f"no consumer of this group is online, and its lag is {lag}",
                 "start its consumers; delete the group if nobody needs it: goddard group delete",
             )
 
@@ -282,7 +282,7 @@ def _lag(facts: Facts, limits: Limits) -> Iterator[Finding]:
                 "lag",
                 _W,
                 name,
-                f"{lag} messages wait for this group"
+                f"its lag is {counted(lag, 'message')}"
                 + (f", {grown} more than {seconds} s ago" if grown > 0 else ""),
                 f"add consumers or threads; look at the slowest queue: goddard group lag {name}",
             )
@@ -303,7 +303,7 @@ def _dead_letters(facts: Facts, _: Limits) -> Iterator[Finding]:
                 "dead-letters",
                 _W,
                 group,
-                f"{count} messages of this group are dead letters",
+                f"this group has {counted(count, 'dead letter')}",
                 f"goddard dlq show {group} says why; goddard dlq resend {group} delivers again",
             )
 

@@ -56,14 +56,16 @@ class Looking:
         """Everything, with ``seconds`` between the two looks."""
         first = await self.look()
         began = asyncio.get_running_loop().time()
-        masters = [one.place for one in first.answering if one.place.is_master]
+        # The master of each name; a slave, which has the same topics, where it is missing.
+        lowest = {one.place.name: one.place for one in reversed(first.answering)}
+        sources = list(lowest.values())
         configs = await self._configs(first)
-        topics = await self._topics(masters)
-        groups = await self._groups(masters)
+        topics = await self._topics(sources)
+        groups = await self._groups(sources)
         dead = await self._dead_letters(first)
         largest = await self._largest(topics)
         holes = await self._topics_without_broker(first, topics)
-        wiped = await self._wiped(masters, topics)
+        wiped = await self._wiped([one for one in sources if one.is_master], topics)
         addresses = [one.address for one in first.name_servers]
         addresses += [one.place.address for one in first.brokers]
         processes = await asyncio.to_thread(local_processes, addresses)
@@ -169,7 +171,7 @@ class Looking:
 
         return await self._each((one.place.address for one in look.answering), read)
 
-    async def _topics(self, masters: list[BrokerPlace]) -> list[TopicFact]:
+    async def _topics(self, sources: list[BrokerPlace]) -> list[TopicFact]:
         async def read(place: BrokerPlace) -> list[TopicFact] | None:
             table = await self._read(
                 f"topics of {place.name}", self._admin.topic_configs(place.address)
@@ -181,12 +183,12 @@ class Looking:
                 for name, config in table.topic_config_table.items()
             ]
 
-        found = await self._each(masters, read)
+        found = await self._each(sources, read)
         return [one for topics in found.values() for one in topics]
 
-    async def _groups(self, masters: list[BrokerPlace]) -> list[GroupFact]:
+    async def _groups(self, sources: list[BrokerPlace]) -> list[GroupFact]:
         consumes: dict[str, bool] = {}
-        for place in masters:
+        for place in sources:
             table = await self._read(
                 f"groups of {place.name}", self._admin.group_configs(place.address)
             )
@@ -262,10 +264,10 @@ class Looking:
         listed = {topic for one in look.name_servers for topic in one.topics}
         return sorted(topic for topic in listed - known if not _is_internal(topic))
 
-    async def _wiped(self, masters: list[BrokerPlace], topics: list[TopicFact]) -> list[str]:
+    async def _wiped(self, sources: list[BrokerPlace], topics: list[TopicFact]) -> list[str]:
         """Brokers that may not be written by the routes, though their topics say otherwise."""
         found = []
-        for place in masters:
+        for place in sources:
             written = next(
                 (
                     one.topic

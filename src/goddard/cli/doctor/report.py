@@ -12,6 +12,7 @@ import click
 
 from goddard.cli.doctor.checks import CHECKS
 from goddard.cli.doctor.facts import Finding, Severity
+from goddard.cli.render import counted
 from goddard.cli.terminal.mistakes import one_line
 
 _COLOURS: Final = {Severity.ERROR: "red", Severity.WARNING: "yellow"}
@@ -26,7 +27,7 @@ def exit_code(found: Sequence[Finding]) -> int:
 
 def summary(found: Sequence[Finding]) -> str:
     counts = Counter(one.severity for one in found)
-    return f"{counts[Severity.ERROR]} errors, {counts[Severity.WARNING]} warnings"
+    return ", ".join(counted(counts[one], one.value) for one in Severity)
 
 
 def text(found: Sequence[Finding]) -> str:

@@ -211,7 +211,14 @@ class Output:
                 else:
                     click.echo(value.empty)
 
-    def next_row(self, columns: Sequence[str], values: Sequence[Any], *, is_first: bool) -> None:
+    def next_row(
+        self,
+        columns: Sequence[str],
+        values: Sequence[Any],
+        *,
+        is_first: bool,
+        first_width: int = 24,
+    ) -> None:
         """One more row of a table that grows; JSON is one object a line."""
         if self.format is Format.CSV:
             header, line = csv_text([camel_case(name) for name in columns], [values]).splitlines()
@@ -221,7 +228,7 @@ class Output:
             lines = [json.dumps(fields, ensure_ascii=False)]
         else:
             texts = [cell_text(value) for value in values]
-            widths = [max(len(name), 24 if not n else 10) for n, name in enumerate(columns)]
+            widths = [max(len(name), 10 if n else first_width) for n, name in enumerate(columns)]
             line = _GAP.join(map(str.ljust, texts, widths)).rstrip()
             header = _GAP.join(map(str.ljust, map(str.upper, columns), widths)).rstrip()
             lines = [click.style(header, bold=True), line] if is_first else [line]

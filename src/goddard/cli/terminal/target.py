@@ -28,7 +28,7 @@ from goddard.errors import ConfigError
 
 if TYPE_CHECKING:
     from goddard.client.admin.admin import Admin
-    from goddard.client.errors import NoRouteError
+    from goddard.client.errors import BrokerNotFoundError, NoRouteError
 
 T = TypeVar("T")
 
@@ -106,6 +106,8 @@ class Target:
                 return await work(admin)
             except errors.NoRouteError as error:
                 raise await _unknown_name(admin, error) from error
+            except errors.BrokerNotFoundError as error:
+                raise await _unknown_broker(admin, error) from error
 
 
 async def _unknown_name(admin: "Admin", error: "NoRouteError") -> click.ClickException:
@@ -122,6 +124,17 @@ async def _unknown_name(admin: "Admin", error: "NoRouteError") -> click.ClickExc
         return FailedError(f"group {name} has no consumers yet: nothing has been consumed")
     hint = did_you_mean(name, names) or f"; 'goddard {kind} list' shows all"
     return FailedError(one_line(f"there is no {kind} {name}{hint}"))
+
+
+async def _unknown_broker(admin: "Admin", error: "BrokerNotFoundError") -> click.ClickException:
+    """An unknown broker, with those that exist."""
+    try:
+        names = sorted({place.name for place in await admin.brokers()})
+    except REPORTED:
+        return explained(error)
+    hint = did_you_mean(error.broker_name, names)
+    known = hint or f"; the name server knows {', '.join(names[:10]) or 'none'}"
+    return FailedError(one_line(f"there is no broker {error.broker_name}{known}"))
 
 
 def connection_options(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -57,9 +57,12 @@ async def read(admin: Admin) -> Reading:
     """Read the state of the cluster. A server that fails is noted; the others are read."""
     unread: list[str] = []
     seconds = asyncio.get_running_loop().time()
-    places, names = await asyncio.gather(admin.brokers(), admin.topics())
+    places, names, system = await asyncio.gather(
+        admin.brokers(), admin.topics(), admin.system_topics()
+    )
     masters = [place for place in places if place.is_master]
-    shown = [name for name in names if not is_system_topic(name)]
+    hidden = frozenset(system)
+    shown = [name for name in names if name not in hidden and not is_system_topic(name)]
     if len(shown) > MAX_TOPICS:
         unread.append(f"{len(shown) - MAX_TOPICS} of {len(shown)} topics")
     slots = asyncio.Semaphore(_CONCURRENT)

@@ -139,7 +139,9 @@ def grant(
     cluster: str | None,
     broker: str | None,
 ) -> None:
-    """Grant SUBJECT (User:NAME) rights to RESOURCE (Topic:NAME, Group:NAME, Cluster:NAME, or *)."""
+    """Grant rights to a subject.
+
+    SUBJECT is User:NAME; RESOURCE is Topic:NAME, Group:NAME, Cluster:NAME, or *."""
     entry = PolicyEntry(
         resource=resource,
         actions=list(actions),

@@ -68,7 +68,10 @@ def _number(figures: Mapping[str, str], name: str, part: int = 0) -> float | Non
 @cluster_options
 @cluster_option
 def list_(target: Target, cluster: str | None) -> None:
-    """List brokers with their rates; "-" for what a broker that does not answer would say."""
+    """List brokers with their rates.
+
+    A broker that does not answer has "-" instead of figures.
+    """
 
     async def of_one(admin: "Admin", address: str) -> Mapping[str, str]:
         try:
@@ -176,7 +179,10 @@ def _check_known(name: str, known: Mapping[str, str]) -> None:
 @click.option("--unknown", is_flag=True, help="Also properties that the broker does not list.")
 @yes_option
 def set_config(target: Target, broker: str, pairs: tuple[str, ...], **options: Any) -> None:
-    """Change properties of a running broker; shows the old values, and reads back the new ones."""
+    """Change properties of a running broker.
+
+    Shows the old values, and reads back the new ones.
+    """
     wanted = parse_pairs(pairs, "argument")
 
     async def look(admin: "Admin") -> Mapping[str, str]:
@@ -204,7 +210,10 @@ def set_config(target: Target, broker: str, pairs: tuple[str, ...], **options: A
 @cluster_options
 @click.argument("broker", required=False, shell_complete=complete_broker)
 def replicas(target: Target, broker: str | None) -> None:
-    """Show masters and slaves: who follows whom, and how far behind a slave is, in bytes."""
+    """Show which slaves follow which master.
+
+    With how many bytes a slave is behind.
+    """
 
     async def work(admin: "Admin") -> list[tuple[object, ...]]:
         return await replica_rows(admin, broker)
@@ -245,7 +254,7 @@ def promote(target: Target, address: str, role: str | None, **options: bool) -> 
 @click.option("--force", is_flag=True, help="Also if no slave has its whole log.")
 @yes_option
 def demote(target: Target, broker: str, broker_id: int | None, **options: bool) -> None:
-    """Make the master of BROKER a slave, so that a slave can be promoted.
+    """Make the master of BROKER a slave; then promote another.
 
     From then on it refuses writes. It stays the master if no slave has its whole log.
     """
@@ -272,7 +281,10 @@ def demote(target: Target, broker: str, broker_id: int | None, **options: bool) 
 
 @broker.group(cls=Group)
 def permission() -> None:
-    """Take a broker out of the routes of producers before it stops, and put it back."""
+    """Stop producers from using a broker, or let them again.
+
+    Use it before a broker is stopped for maintenance.
+    """
 
 
 @permission.command("wipe")

@@ -28,7 +28,10 @@ def client() -> None:
 @cluster_options
 @click.option("--group", metavar="NAME", shell_complete=complete_group, help="Only this group.")
 def list_(target: Target, group: str | None) -> None:
-    """List online consumers, then producers; producers need brokers from 4.9.3 on."""
+    """List online consumers, then producers.
+
+    RocketMQ's brokers list producers from 4.9.3 on.
+    """
 
     async def work(admin: "Admin") -> list[tuple[object, ...]]:
         rows = await _consumers(admin, group) + await _producers(admin, group)
@@ -83,7 +86,10 @@ async def _info(admin: "Admin", group: str, client: str, *, stacks: bool) -> "Co
 @group_argument
 @click.argument("client")
 def show(target: Target, group: str, client: str) -> None:
-    """Show the queues, rates and options of one consumer, as it reports them itself."""
+    """Show the queues, rates and options of one consumer.
+
+    The consumer itself reports them.
+    """
 
     async def work(admin: "Admin") -> dict[str, Any]:
         info = await _info(admin, group, client, stacks=False)

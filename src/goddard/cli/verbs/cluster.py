@@ -46,7 +46,10 @@ def list_(target: Target) -> None:
 @cluster_options
 @click.argument("name", required=False, shell_complete=complete_cluster)
 def show(target: Target, name: str | None) -> None:
-    """Show a cluster, or the only one: its name servers, brokers, topics and groups."""
+    """Show a cluster: name servers, brokers, topics, groups.
+
+    NAME is needed if there are several clusters.
+    """
 
     async def work(admin: "Admin") -> dict[str, Any]:
         known = await admin.clusters()

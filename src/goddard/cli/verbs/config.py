@@ -96,7 +96,10 @@ def delete(target: Target, namespace: str, key: str, yes: bool) -> None:
 @click.argument("pairs", nargs=-1, metavar="[NAME=VALUE...]")
 @yes_option
 def name_servers(target: Target, pairs: tuple[str, ...], yes: bool) -> None:
-    """Show the configuration of the name servers, or change properties on all of them."""
+    """Show or change the configuration of the name servers.
+
+    Changes are made on all of them.
+    """
     wanted = parse_pairs(pairs, "argument")
     if wanted:
         confirm(f"{', '.join(wanted)} will be changed on all name servers", yes=yes)

@@ -175,7 +175,10 @@ def create(target: Target, group: str, **options: Any) -> None:
 @cluster_option
 @_settings
 def update(target: Target, group: str, **options: Any) -> None:
-    """Change a group on all its brokers; what is not given stays as it is."""
+    """Change a group on all its brokers.
+
+    Settings that are not given keep their values.
+    """
     changes = _changes(options)
     if not changes:
         raise WrongUsageError("nothing to change; give --retries, --no-consume or another setting")
@@ -213,7 +216,10 @@ def update(target: Target, group: str, **options: Any) -> None:
 @click.option("--offsets", "with_offsets", is_flag=True, help="Delete its offsets too.")
 @yes_option
 def delete(target: Target, group: str, **options: Any) -> None:
-    """Delete a group, its retry topic and its dead letters from a cluster."""
+    """Delete a group from a cluster.
+
+    With its retry topic and its dead letters.
+    """
 
     async def find(admin: "Admin") -> str | None:
         await known_brokers(admin, group, options["cluster"])
@@ -238,7 +244,7 @@ def delete(target: Target, group: str, **options: Any) -> None:
 @cluster_options
 @group_argument
 def show(target: Target, group: str) -> None:
-    """Show the settings of a group, its online consumers, subscriptions and topics."""
+    """Show a group: settings, consumers, subscriptions, topics."""
 
     async def work(admin: "Admin") -> dict[str, Any]:
         names = await known_brokers(admin, group, None)
@@ -336,7 +342,10 @@ def lag(target: Target, group: str, topic: str | None) -> None:
 def watch(
     target: Target, group: str, interval: float, count: int | None, until_empty: bool
 ) -> None:
-    """Print the lag of a group again and again, one line each time, until Ctrl-C."""
+    """Print the lag of a group every few seconds.
+
+    One line each time, until Ctrl-C.
+    """
 
     async def work(admin: "Admin") -> None:
         number = 0

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from goddard.cli.render import counted
 from goddard.cli.terminal.completion import complete_topic, group_argument
 from goddard.cli.terminal.mistakes import FailedError, WrongUsageError
 from goddard.cli.terminal.output import Table
 from goddard.cli.terminal.target import Target, cluster_options, confirm, yes_option
 from goddard.cli.terminal.times import parse_time
-from goddard.cli.verbs.group_state import progress_of
+from goddard.cli.verbs.group_state import online_consumers, progress_of
 from goddard.client.values import MessageQueue
 from goddard.protocol.names import is_retry_topic
 
@@ -125,7 +126,9 @@ def read_offsets(text: str, topic: str) -> dict[MessageQueue, int]:
 @click.option("--dry-run", is_flag=True, help="Only show what would change.")
 @yes_option
 def reset(target: Target, group: str, **options: Any) -> None:
-    """Have a group continue elsewhere: shows each queue first, then asks.
+    """Change the offsets of a group; shows the effect first.
+
+    Shows each queue, then asks.
 
     "skipped" messages will not be consumed, "repeated" ones are consumed again. Offsets beyond the
     ends of a queue become its ends.
@@ -146,7 +149,7 @@ def reset(target: Target, group: str, **options: Any) -> None:
         return
     skipped = sum(move.skipped for move in moves)
     repeated = sum(move.repeated for move in moves)
-    effect = f"{skipped} messages skipped, {repeated} repeated"
+    effect = f"{counted(skipped, 'message')} skipped, {repeated} repeated"
     confirm(f"the offsets of group {group} will be reset: {effect}", yes=options["yes"])
 
     async def work(admin: "Admin") -> None:
@@ -171,14 +174,16 @@ def _check(options: Mapping[str, Any]) -> None:
 
 
 async def _topics(admin: "Admin", group: str, topic: str | None) -> list[str]:
-    """The topic, or all topics that the group has offsets for."""
+    """The topic, or all topics that the group has offsets of or is subscribed to."""
     if topic is not None:
         await admin.topic_route(topic)
         return [topic]
-    queues = (await progress_of(admin, group)).queues
-    found = sorted({queue.topic for queue in queues if not is_retry_topic(queue.topic)})
+    known = {queue.topic for queue in (await progress_of(admin, group)).queues}
+    online = await online_consumers(admin, group)
+    known.update(online.subscription_table if online is not None else ())
+    found = sorted(name for name in known if not is_retry_topic(name))
     if not found:
-        raise FailedError(f"group {group} has offsets of no topic; give --topic")
+        raise FailedError(f"group {group} has no offsets and no online consumers; give --topic")
     return found
 
 

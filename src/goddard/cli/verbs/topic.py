@@ -163,7 +163,10 @@ def _attributes(pairs: tuple[str, ...]) -> dict[str, str | None]:
 @click.option("--order/--no-order", default=None, help="For ordered messages.")
 @_ATTRIBUTE
 def update(target: Target, topic: str, **options: Any) -> None:
-    """Change a topic on all its brokers or on one; what is not given stays as it is."""
+    """Change a topic on all its brokers, or on one.
+
+    Settings that are not given keep their values.
+    """
     attributes = _attributes(options["attributes"])
     reads = options["read_queues"] or options["queues"]
     writes = options["write_queues"] or options["queues"]
@@ -233,7 +236,7 @@ def delete(target: Target, topic: str, **options: Any) -> None:
 @cluster_options
 @topic_argument
 def show(target: Target, topic: str) -> None:
-    """Show the settings of a topic on each broker, and the groups that consume it."""
+    """Show a topic: settings on each broker, and its groups."""
 
     async def work(admin: "Admin") -> dict[str, Any]:
         found = await admin.topic_route(topic)
@@ -322,7 +325,10 @@ def stats(target: Target, topic: str, broker: str | None) -> None:
 @topic_argument
 @click.option("--time", "time_text", default="now", show_default=True, help="now, -1h, a date.")
 def offsets(target: Target, topic: str, time_text: str) -> None:
-    """Show the offset of each queue at a time: of the first message that was stored then."""
+    """Show the offset of each queue at a time.
+
+    It is the offset of the first message that was stored at that time or later.
+    """
 
     async def work(admin: "Admin") -> list[tuple[object, ...]]:
         time_ms = parse_time(time_text, admin.clock.now_ms())

@@ -9,7 +9,6 @@ Layout: ``commitlog/<20 digits>``, ``consumequeue/<topic>/<queue>/<20 digits>``,
 digits>``, ``checkpoint`` (five i64), ``abort``, ``lock``, ``config/*.json``.
 """
 
-import fcntl
 import mmap
 import os
 import struct
@@ -23,6 +22,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from goddard.environment.files import lock_holder
 from goddard.errors import StoreError
 
 ENTRY_BYTES: Final = 20
@@ -47,8 +47,6 @@ _MAX_NAME_DIGITS: Final = 20
 _MAX_QUEUE_ID_DIGITS: Final = 10
 
 _CHECKPOINT: Final = struct.Struct(">qqqqq")
-# struct flock of Linux on 64 bits: l_type, l_whence, l_start, l_len, l_pid.
-_FLOCK: Final = struct.Struct("hhqqi4x")
 
 Bytes = npt.NDArray[np.uint8]
 Entries = npt.NDArray[np.void]
@@ -382,12 +380,9 @@ class StoreView:
         except FileNotFoundError:
             return None
         try:
-            # Asking for a shared lock needs no write permission; an exclusive holder shows up.
-            question = _FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 1, 0)
-            answer = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, question))
+            return lock_holder(descriptor)
         finally:
             os.close(descriptor)
-        return None if answer[0] == fcntl.F_UNLCK else max(int(answer[4]), 0)
 
     @property
     def is_running(self) -> bool:

@@ -22,6 +22,7 @@ from goddard.client.consume.subscriptions import Expression, Sql
 from goddard.client.message import ReceivedMessage
 from goddard.client.values import ConsumeFrom, MessageQueue
 from goddard.clock import SystemClock
+from goddard.protocol.filters.sql92 import FilterSyntaxError, compile_sql
 
 if TYPE_CHECKING:
     from goddard.client.admin.admin import Admin
@@ -143,6 +144,12 @@ def _check(options: dict[str, Any]) -> None:
     try:
         _range(options)
         _filter(options)
+        if options["sql"] is not None:
+            compile_sql(options["sql"])
+    except FilterSyntaxError as error:
+        raise WrongUsageError(
+            f"--sql: {error.reason}, at character {error.position + 1}"
+        ) from error
     except REPORTED as error:
         raise explained(error) from error
 

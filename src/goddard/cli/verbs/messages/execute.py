@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import click
 
+from goddard.cli.render import counted
 from goddard.cli.terminal.mistakes import one_line
 from goddard.client.consume.push import PushConsumer
 from goddard.client.consume.subscriptions import Expression
@@ -108,4 +109,4 @@ async def consume_with(
         for end in ends:
             end.cancel()
         await asyncio.gather(*ends, return_exceptions=True)
-    return f"{tried['consumed']} messages consumed, {tried['failed']} failed"
+    return f"{counted(tried['consumed'], 'message')} consumed, {tried['failed']} failed"

@@ -17,6 +17,7 @@ from goddard.cli.verbs.messages.consume import chosen_queue
 from goddard.cli.verbs.messages.produce import message_maker, message_options, send_one
 from goddard.cli.verbs.messages.scanning import Scan
 from goddard.cli.verbs.messages.templates import body_fields, own_properties
+from goddard.client.errors import NoRouteError
 from goddard.client.message import ReceivedMessage
 from goddard.client.trace.records import (
     ConsumeEnd,
@@ -92,13 +93,19 @@ def message_record(one: ReceivedMessage) -> dict[str, Any]:
 @click.option("-c", "--count", type=click.IntRange(1), default=64, show_default=True)
 @click.option("--groups", "with_groups", is_flag=True, help="Also whether groups consumed it.")
 def find(target: Target, topic: str, **options: Any) -> None:
-    """Find messages by id, key, place or time; one message is shown with its body."""
+    """Find messages by id, key, place or time.
+
+    If there is only one, it is shown with its body.
+    """
     names = ("message_id", "key", "at", "from_text")
     if sum(options[name] is not None for name in names) != 1:
         raise WrongUsageError("give exactly one of --id, --key, --at and --from")
 
     async def work(admin: "Admin") -> tuple[list[ReceivedMessage], dict[str, Table], str | None]:
         found, incomplete = await _find(admin, topic, options)
+        if len(found) > options["count"]:
+            found.pop()
+            target.output.done(f"only the first {len(found)}; --count shows more")
         more = {}
         if options["with_groups"] and len(found) == 1:
             tracks = await admin.message_track(found[0])
@@ -121,7 +128,8 @@ def find(target: Target, topic: str, **options: Any) -> None:
 async def _find(
     admin: "Admin", topic: str, options: dict[str, Any]
 ) -> tuple[list[ReceivedMessage], str | None]:
-    """The messages, and what could not be read."""
+    """The messages, one more than --count if there are more, and what could not be read."""
+    most = options["count"] + 1
     await admin.topic_route(topic)
     if options["message_id"] is not None:
         return [await admin.message(topic, options["message_id"])], None
@@ -139,16 +147,16 @@ async def _find(
     end_ms = parse_time(options["to_text"], now_ms) if options["to_text"] else now_ms
     if options["key"] is not None:
         by_key = await admin.messages_by_key(
-            topic, options["key"], max_count=options["count"], begin_ms=begin_ms, end_ms=end_ms
+            topic, options["key"], max_count=most, begin_ms=begin_ms, end_ms=end_ms
         )
-        return by_key.messages, None
+        return by_key.messages[:most], None
     wanted = Range(Position(Bound.TIME, begin_ms), Position(Bound.TIME, end_ms))
     scan = Scan(admin, topic, wanted, options["tag"])
     found = []
     async with aclosing(scan.messages()) as messages:
         async for one in messages:
             found.append(one)
-            if len(found) == options["count"]:
+            if len(found) == most:
                 break
     return found, scan.failure_text()
 
@@ -184,10 +192,16 @@ def send(target: Target, topic: str, body: str, **options: Any) -> None:
 @click.argument("message_id", metavar="ID")
 @click.option("--trace-topic", default="RMQ_SYS_TRACE_TOPIC", show_default=True)
 def trace(target: Target, message_id: str, trace_topic: str) -> None:
-    """Show what happened to a message, in the order of time; its clients must trace."""
+    """Show what happened to a message, in the order of time.
+
+    Its producer and consumers must have tracing enabled.
+    """
 
     async def work(admin: "Admin") -> Sequence[TraceRecord]:
-        return await admin.message_trace(message_id, trace_topic=trace_topic)
+        try:
+            return await admin.message_trace(message_id, trace_topic=trace_topic)
+        except NoRouteError:
+            return []  # nobody traces
 
     records = target.run(work)
     if not records:

@@ -3,12 +3,14 @@
 import asyncio
 import json
 import sys
+from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from goddard.cli.render import counted
 from goddard.cli.terminal.completion import topic_argument
 from goddard.cli.terminal.mistakes import FailedError, one_line
 from goddard.cli.terminal.target import Target, cluster_options, parse_pairs
@@ -108,8 +110,8 @@ def produce(target: Target, topic: str, **options: Any) -> None:
 
     sent, failure = target.run(work)
     if failure is not None:
-        raise FailedError(f"{failure}; {sent} messages were sent before")
-    target.output.done(f"{sent} messages sent to {topic}")
+        raise FailedError(f"{failure}; {counted(sent, 'message')} sent before")
+    target.output.done(f"{counted(sent, 'message')} sent to {topic}")
 
 
 class _Sending:
@@ -121,7 +123,7 @@ class _Sending:
         self._producer = producer
         self._target = target
         self._shows = shows
-        self._pending: list[tuple[int, asyncio.Task[SendResult]]] = []
+        self._pending: deque[tuple[int, asyncio.Task[SendResult]]] = deque()
 
     async def send_all(self, messages: AsyncGenerator[tuple[int, Message | str], None]) -> None:
         async for line, message in messages:
@@ -138,7 +140,7 @@ class _Sending:
     async def _finish(self, allowed: int) -> None:
         """Wait for the oldest sends until at most so many are pending."""
         while len(self._pending) > allowed:
-            line, task = self._pending.pop(0)
+            line, task = self._pending.popleft()
             try:
                 result = await task
             except GoddardError as error:
