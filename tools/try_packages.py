@@ -45,7 +45,7 @@ def try_package(package: Path, folder: Path) -> None:
     missing = run(goddard, "--version", exit_code=1)
     expect("pip install '.[server]'" in missing, f"{package.name}: {missing}")
     run(*pip, "install", "--quiet", f"{package}[server]")
-    shown = run(goddard, "--version").strip()
+    shown, *_ = run(goddard, "--version").splitlines()
     expect(shown == f"goddard, version {version}", f"{package.name}: {shown}")
     print(f"{package.name} works; without extras: {' '.join(sorted(names))}", flush=True)
 

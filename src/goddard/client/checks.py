@@ -59,6 +59,12 @@ def check_list(name: str, given: Any, kind: type[T]) -> list[T]:
     return items
 
 
+def check_function(name: str, given: object) -> None:
+    """ArgumentTypeError unless it can be called."""
+    if not callable(given):
+        raise ArgumentTypeError(f"{name} is {given!r:.200}; it must be a function")
+
+
 def check_hooks(name: str, given: Any, *methods: str) -> tuple[Any, ...]:
     """A copy of a list of hooks, which may be of any class that has these methods.
 
@@ -113,13 +119,13 @@ def check_mapping(
 def check_new_topic(topic: object) -> None:
     """ConfigError unless a topic may have this name."""
     if (problem := topic_problem(topic)) is not None:
-        raise ConfigError(problem)
+        raise _name_error(topic, problem)
 
 
 def check_new_group(group: object) -> None:
     """ConfigError unless a group may have this name."""
     if (problem := group_problem(group)) is not None:
-        raise ConfigError(problem)
+        raise _name_error(group, problem)
 
 
 def check_consumer_group(group: object) -> None:
@@ -128,7 +134,11 @@ def check_consumer_group(group: object) -> None:
     if problem is None and group == DEFAULT_CONSUMER:
         problem = f"consumerGroup can not equal {DEFAULT_CONSUMER}, please specify another one."
     if problem is not None:
-        raise ConfigError(f"the group {str(group)[:200]!r} cannot be used: {problem}")
+        raise _name_error(group, f"the group {str(group)[:200]!r} cannot be used: {problem}")
+
+
+def _name_error(name: object, text: str) -> ConfigError:
+    return ConfigError(text) if isinstance(name, str) else ArgumentTypeError(text)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

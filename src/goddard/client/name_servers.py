@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 
 from goddard.client.errors import ClientError, NameServerError, NoNameServerError
 from goddard.clock import Clock
-from goddard.errors import ConfigError, RemotingError
+from goddard.errors import ArgumentTypeError, ConfigError, RemotingError
 from goddard.protocol.frame import RemotingCommand
 from goddard.transport.client import split_address
 
@@ -36,7 +36,7 @@ def parse_name_servers(text: str | None, *, use_environment: bool = True) -> tup
 
 def _addresses(text: object) -> tuple[str, ...]:
     if not isinstance(text, str):
-        raise ConfigError(f"name_servers is {text!r}; write it as 'host:port;host:port'")
+        raise ArgumentTypeError(f"name_servers is {text!r}; write it as 'host:port;host:port'")
     addresses: dict[str, None] = {}
     for part in text.replace(",", ";").split(";"):
         # As in RocketMQ's clients: cloud consoles show addresses with a scheme.

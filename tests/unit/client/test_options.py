@@ -4,6 +4,7 @@ import os
 import pickle
 import random
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any, cast
 
 import pytest
@@ -14,6 +15,7 @@ from goddard.client.blocking.admin import Admin as BlockingAdmin
 from goddard.client.blocking.producers import Producer as BlockingProducer
 from goddard.client.checks import check_range
 from goddard.client.consume.lite import LitePullConsumer
+from goddard.client.consume.options import LiteOptions, PushOptions
 from goddard.client.consume.push import PushConsumer
 from goddard.client.errors import (
     BrokerError,
@@ -444,3 +446,33 @@ def test_error_text_has_code_address_and_advice() -> None:
 def test_every_session_option_is_a_keyword() -> None:
     made = set(options_module.SessionOptions.__dataclass_fields__)
     assert made | {"environment"} == set(SessionKeywords.__annotations__) | {"name_servers"}
+
+
+SESSION_OPTIONS = {*SessionKeywords.__annotations__, "name_servers"} - {"environment"}
+OPTIONS_OF: dict[Callable[..., object], type[Any]] = {
+    Producer: ProducerOptions,
+    PushConsumer: PushOptions,
+    LitePullConsumer: LiteOptions,
+}
+WRONG_OPTIONS = [
+    (client, option)
+    for client, kind in OPTIONS_OF.items()
+    for option in sorted({field.name for field in fields(kind)} | SESSION_OPTIONS)
+]
+
+
+@pytest.mark.parametrize(("client", "option"), WRONG_OPTIONS)
+def test_an_option_of_a_wrong_type_is_a_config_error_and_a_type_error(
+    client: Callable[..., object], option: str
+) -> None:
+    given = {"name_servers": "127.0.0.1:9876", option: object()}
+    with pytest.raises(ArgumentTypeError, match=option if option != "default_topic" else "topic"):
+        client("group", **given)
+
+
+@pytest.mark.parametrize("client", OPTIONS_OF)
+def test_a_group_of_a_wrong_type_is_a_config_error_and_a_type_error(
+    client: Callable[..., object],
+) -> None:
+    with pytest.raises(ArgumentTypeError, match="it has to be text"):
+        client(b"group")

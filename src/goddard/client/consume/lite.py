@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from goddard.client import broker_api
 from goddard.client.checks import (
+    check_function,
     check_list,
     check_mapping,
     check_new_topic,
@@ -142,6 +143,8 @@ class LitePullConsumer(GroupConsumer["LiteMember"]):
         offsets.
         """
         name = self._topic(topic)
+        if listener is not None:
+            check_function("listener", listener)
         self._read(Mode.SUBSCRIBE, name, expression)
         if listener is not None:
             self._reading.assignment_listeners[name] = listener
@@ -337,6 +340,7 @@ class LitePullConsumer(GroupConsumer["LiteMember"]):
         The consumer looks for them every ``queue_check_interval_ms``, whether it has subscribed to
         the topic or not.
         """
+        check_function("listener", listener)
 
         def show(_: str, queues: set[MessageQueue]) -> None:
             listener(

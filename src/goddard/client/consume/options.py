@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from goddard.client.checks import check_hooks, check_range, check_type
+from goddard.client.checks import check_function, check_hooks, check_range, check_type
 from goddard.client.consume.allocation import AllocationStrategy, Averagely
 from goddard.client.listeners.hooks import ConsumeHook
 from goddard.client.options import SessionKeywords
 from goddard.client.trace.tracer import TraceOptions
 from goddard.client.values import ConsumeFrom, MessageModel, MessageQueue
-from goddard.errors import ConfigError
+from goddard.errors import ArgumentTypeError, ConfigError
 
 QueuesListener: TypeAlias = Callable[[str, set[MessageQueue]], None]
 """Called on the event loop with a topic and all its queues."""
@@ -194,6 +194,8 @@ class PushOptions(ConsumerOptions):
         _check_topic_threshold("pull_threshold_for_topic", self.pull_threshold_for_topic)
         _check_topic_threshold("pull_threshold_mib_for_topic", self.pull_threshold_mib_for_topic)
         check_range("await_termination_ms", self.await_termination_ms, 0)
+        if self.on_assignment is not None:
+            check_function("on_assignment", self.on_assignment)
         if self.trace is not None:
             check_type("trace", self.trace, TraceOptions)
 
@@ -256,13 +258,13 @@ def _check_topic_threshold(option: str, value: int) -> None:
 
 
 def _check_allocation(strategy: object) -> None:
-    """ConfigError unless it has the members of an AllocationStrategy and is not a class."""
+    """ArgumentTypeError unless it has the members of an AllocationStrategy and is not a class."""
     if isinstance(strategy, type):
         name = strategy.__name__
-        raise ConfigError(f"allocation is the class {name}; give an instance: {name}()")
+        raise ArgumentTypeError(f"allocation is the class {name}; give an instance: {name}()")
     has_name = isinstance(getattr(strategy, "name", None), str)
     if not has_name or not callable(getattr(strategy, "allocate", None)):
-        raise ConfigError(
+        raise ArgumentTypeError(
             f"allocation is {strategy!r:.200}; it must be an object with `name` and `allocate`, "
             "such as AveragelyByCircle()"
         )
@@ -270,4 +272,4 @@ def _check_allocation(strategy: object) -> None:
 
 def _check_folder(option: str, folder: object) -> None:
     if not isinstance(folder, str | Path):
-        raise ConfigError(f"{option} is {folder!r:.200}; it must be a str or Path")
+        raise ArgumentTypeError(f"{option} is {folder!r:.200}; it must be a str or Path")

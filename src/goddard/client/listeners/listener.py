@@ -19,7 +19,7 @@ import msgspec
 
 from goddard.client.message import ReceivedMessage
 from goddard.client.values import MessageQueue
-from goddard.errors import ConfigError
+from goddard.errors import ArgumentTypeError, ConfigError
 from goddard.protocol.message import bounded_failure
 
 _logger: Final = logging.getLogger("goddard.client")
@@ -76,7 +76,7 @@ Listener: TypeAlias = ConcurrentListener | OrderlyListener
 def check_listener(listener: object) -> None:
     """ConfigError unless it can be called with messages and a context."""
     if not callable(listener):
-        raise ConfigError(f"the listener is {listener!r}; it must be a function")
+        raise ArgumentTypeError(f"the listener is {listener!r}; it must be a function")
     if any(map(inspect.isgeneratorfunction, (listener, type(listener).__call__))):
         raise ConfigError(
             f"the listener {listener!r} is a generator function, whose body would never run"

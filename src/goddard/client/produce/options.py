@@ -4,15 +4,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from goddard.client.checks import check_hooks, check_list, check_range, check_type
+from goddard.client.checks import (
+    check_hooks,
+    check_list,
+    check_new_topic,
+    check_range,
+    check_type,
+)
 from goddard.client.options import SessionKeywords
 from goddard.client.produce.broker_health import FaultTimes
 from goddard.client.produce.hooks import ForbiddenHook, SendHook
 from goddard.client.trace.tracer import TraceOptions
-from goddard.errors import ConfigError
 from goddard.protocol.codes import ResponseCode
 from goddard.protocol.compression import COMPRESS_FROM_BYTES, COMPRESSION_LEVEL, CompressionKind
-from goddard.protocol.names import AUTO_CREATE_TOPIC, topic_problem
+from goddard.protocol.names import AUTO_CREATE_TOPIC
 from goddard.protocol.record import MAX_BODY_BYTES
 
 RETRY_CODES: Final = frozenset(
@@ -166,13 +171,8 @@ class ProducerOptions:
         check_range("default_queues", self.default_queues, 1, 65_535)
         check_range("detect_interval_ms", self.detect_interval_ms, 10)
         check_range("detect_timeout_ms", self.detect_timeout_ms, 1)
-        try:
-            kind = CompressionKind(self.compression)
-        except ValueError as error:
-            raise ConfigError(
-                f"compression is {self.compression!r}; it must be one of CompressionKind"
-            ) from error
-        check_range("compression_level", self.compression_level, *_LEVELS[kind])
+        check_type("compression", self.compression, CompressionKind)
+        check_range("compression_level", self.compression_level, *_LEVELS[self.compression])
         for option, wanted in _KINDS.items():
             value = getattr(self, option)
             if value is not None:
@@ -187,5 +187,4 @@ class ProducerOptions:
             # Copies, because the caller may change its own lists later.
             object.__setattr__(self, option, given)
         for topic in (self.default_topic, *self.topics):
-            if (problem := topic_problem(topic)) is not None:
-                raise ConfigError(problem)
+            check_new_topic(topic)

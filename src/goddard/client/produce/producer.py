@@ -12,7 +12,7 @@ from typing import Any, Final, Self, Unpack
 from goddard.client import queries
 from goddard.client.arguments import Count, QueueCount, TimeMs, TimeOrEndMs, checked
 from goddard.client.broker_api import Boundary
-from goddard.client.checks import check_list, check_new_topic, check_timeout
+from goddard.client.checks import check_list, check_new_group, check_new_topic, check_timeout
 from goddard.client.errors import (
     BatchFailedError,
     ClientError,
@@ -43,7 +43,6 @@ from goddard.environment import Environment
 from goddard.errors import ConfigError
 from goddard.protocol.bodies import TopicConfig
 from goddard.protocol.message import PROPERTY_UNIQUE_ID, encode_batch
-from goddard.protocol.names import group_problem
 
 __all__ = ("Producer", "ProducerKeywords")
 
@@ -72,8 +71,7 @@ class Producer:
         name_servers: str | None = None,
         **options: Unpack[ProducerKeywords],
     ) -> None:
-        if (problem := group_problem(group)) is not None:
-            raise ConfigError(problem)
+        check_new_group(group)
         if group == _DEFAULT_GROUP:
             raise ConfigError(
                 f"producerGroup can not equal {_DEFAULT_GROUP}, please specify another one."

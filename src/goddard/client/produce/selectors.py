@@ -7,12 +7,12 @@ returns one of the queues.
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-from goddard.client.checks import check_queue
+from goddard.client.checks import check_function, check_queue
 from goddard.client.errors import ClientError
 from goddard.client.message import Message
 from goddard.client.routes import PublishRoute
 from goddard.client.values import MessageQueue
-from goddard.errors import ArgumentTypeError, ConfigError
+from goddard.errors import ConfigError
 from goddard.protocol.hashing import java_hash
 
 Selector: TypeAlias = Callable[[Sequence[MessageQueue], Message, Any], MessageQueue]
@@ -58,8 +58,8 @@ def check_choice(
 
     ConfigError unless they are a queue, or a selector or key or both, or nothing.
     """
-    if selector is not None and not callable(selector):
-        raise ArgumentTypeError(f"selector is {selector!r:.200}; it must be a function")
+    if selector is not None:
+        check_function("selector", selector)
     if queue is None:
         return None
     if selector is not None or key is not None:
