@@ -11,7 +11,7 @@ ARGS   ?=
 COVERED := tests/unit tests/property tests/golden tests/integration tests/client tests/fault/store \
 	tests/fault/broker tests/fault/nameserver tests/fault/client tests/fault/transport
 
-.PHONY: help demo unit test coverage check format generate build hooks bench fuzz fuzz-core sanitize peers simulate clean
+.PHONY: help demo unit test coverage check format generate build hooks bench fuzz fuzz-core sanitize peers simulate fault clean
 
 help: ## List the targets
 	@echo "Goddard: RocketMQ in Python, with Spark built in. Targets:"
@@ -77,6 +77,9 @@ fuzz-core: $(READY) ## Feed the compiled decoders ten million hostile inputs
 
 simulate: $(READY) ## Run a simulated cluster: SEED=1 RUNS=100; or ARGS=--planted
 	$(BIN)/python -W ignore -m tests.simulation --seed $(or $(SEED),1) --runs $(or $(RUNS),100) $(ARGS)
+
+fault: $(READY) ## Faults in clusters of real processes: SEED=1 MINUTES=5; or ARGS="--round 3"
+	$(BIN)/python -W ignore -m tests.fault.cluster --seed $(or $(SEED),1) --minutes $(or $(MINUTES),5) $(ARGS)
 
 sanitize: $(READY) ## Test the compiled modules under gcc's address sanitizer
 	@rm -rf build/sanitized

@@ -34,7 +34,10 @@ GROUPS = {
     ),
     "clients": ("interop", "client"),
     "not compiled": ("golden", "integration/broker"),
+    "faults": ("fault/cluster",),
 }
+# Folders of a group's suites that run in another group.
+LEFT_OUT = {"servers": ("fault/cluster",)}
 ENVIRONMENTS = {"not compiled": {"GODDARD_CORE": "0"}}
 REPORT_SECONDS = 30.0
 POLL_SECONDS = 0.2
@@ -143,6 +146,10 @@ def folders(root: Path, name: str) -> list[str]:
     return [f"tests/{suite}" for suite in GROUPS[name] if (root / "tests" / suite).is_dir()]
 
 
+def left_out(name: str) -> list[str]:
+    return [f"--ignore=tests/{folder}" for folder in LEFT_OUT.get(name, ())]
+
+
 def environment(name: str) -> dict[str, str]:
     return os.environ | ENVIRONMENTS.get(name, {})
 
@@ -153,7 +160,7 @@ def start(root: Path, folder: Path, name: str, arguments: list[str]) -> Group:
     shutil.rmtree(root / cache_dir(name), ignore_errors=True)
     with output.open("wb") as file:
         process = subprocess.Popen(
-            [*pytest_command(name), *arguments, *folders(root, name)],
+            [*pytest_command(name), *arguments, *left_out(name), *folders(root, name)],
             cwd=root,
             env=environment(name),
             stdin=subprocess.DEVNULL,

@@ -24,7 +24,7 @@ import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self, TypeVar
@@ -131,12 +131,14 @@ class JavaBroker(JavaServer):
 class JavaPeers:
     """Starts servers and tools of one version and ends them all when closed."""
 
-    def __init__(self, version: str, directory: Path) -> None:
+    def __init__(self, version: str, directory: Path, *, prefix: Sequence[str] = ()) -> None:
+        """``prefix`` is the beginning of each command, as of one that enters a namespace."""
         release = RELEASES.get(version)
         if release is None or not (release.is_complete and "client" in release.content):
             raise PeersError(f"RocketMQ {version} is not here: run `make peers`")
         self.version = version
         self.directory = directory
+        self._prefix = tuple(prefix)
         self._class_path = str(release.lib / "*")
         self._processes: list[Process] = []
         self._programs: list[JavaProgram] = []
@@ -363,7 +365,7 @@ class JavaPeers:
         places = (f"-Duser.home={home}", f"-Drocketmq.home.dir={home}")
         client_log = f"-Drocketmq.client.logRoot={home / 'logs'}"
         class_path = ("-cp", os.pathsep.join(paths))
-        return [java, *_JVM_FLAGS, *flags, *places, client_log, *class_path, *main]
+        return [*self._prefix, java, *_JVM_FLAGS, *flags, *places, client_log, *class_path, *main]
 
 
 class JavaAnswer(NamedTuple):

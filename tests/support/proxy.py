@@ -38,9 +38,9 @@ class _Link:
 
 
 class FaultProxy:
-    """Forwards ``127.0.0.1:port`` to ``target``."""
+    """Forwards what connects to ``listen``, by default any port of 127.0.0.1, to ``target``."""
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, *, listen: tuple[str, int] = ("127.0.0.1", 0)) -> None:
         self._target = split_address(target)
         self._tasks = Tasks()
         self._links: set[_Link] = set()
@@ -51,14 +51,14 @@ class FaultProxy:
         self._delay_seconds = 0.0
         self._bytes_per_second: int | None = None
         self._resetting = False
-        self.port = 0
+        self.host, self.port = listen
         self.connections_made = 0
         self.bytes_to_target = 0
         self.bytes_from_target = 0
 
     @property
     def address(self) -> str:
-        return f"127.0.0.1:{self.port}"
+        return f"{self.host}:{self.port}"
 
     @property
     def open_connections(self) -> int:
@@ -102,7 +102,7 @@ class FaultProxy:
         """Listen again on the same port."""
         if self._accepting is not None:
             return
-        listener = socket.create_server(("127.0.0.1", self.port), backlog=128)
+        listener = socket.create_server((self.host, self.port), backlog=128)
         listener.setblocking(False)
         self.port = listener.getsockname()[1]
         self._listener = listener

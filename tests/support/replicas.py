@@ -1,30 +1,36 @@
 """The state of replication, as a broker tells it."""
 
-from typing import Any
+from typing import Any, Protocol
 
 from goddard.protocol import fastjson
 from goddard.protocol.bodies import KvTable, decode_body
 from goddard.protocol.bodies_admin import HaStatus
 from goddard.protocol.codes import RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand
-from goddard.testing.process import Process
 from goddard.testing.wire import ask
 
 
-def replication(broker: Process) -> HaStatus:
+class HasAddress(Protocol):
+    """A broker: a process, or a node with one."""
+
+    @property
+    def address(self) -> str: ...
+
+
+def replication(broker: HasAddress) -> HaStatus:
     answer = ask(broker.address, RemotingCommand(RequestCode.GET_BROKER_HA_STATUS))
     assert answer.code == ResponseCode.SUCCESS, answer.remark
     return decode_body(answer.body, HaStatus)
 
 
-def log_end(broker: Process) -> int:
+def log_end(broker: HasAddress) -> int:
     """Of a broker of any version."""
     answer = ask(broker.address, RemotingCommand(RequestCode.GET_BROKER_RUNTIME_INFO))
     assert answer.code == ResponseCode.SUCCESS, answer.remark
     return int(decode_body(answer.body, KvTable).table["commitLogMaxOffset"])
 
 
-def table(broker: Process, code: int) -> Any:
+def table(broker: HasAddress, code: int) -> Any:
     """One of the tables that slaves copy, with the names of the wire."""
     answer = ask(broker.address, RemotingCommand(code))
     assert answer.code == ResponseCode.SUCCESS, answer.remark

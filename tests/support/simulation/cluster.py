@@ -18,6 +18,7 @@ from tests.support.simulation.trace import Trace
 
 NAME_SERVER_PORT: Final = 9876
 BROKER_PORT: Final = 10911
+BROKER_NAME: Final = "broker-a"
 _RETRY_SECONDS: Final = 1.0
 # Small files, so that segments roll; frequent work, so that faults meet it.
 _SMALL: Final[Mapping[str, str]] = {
@@ -73,7 +74,7 @@ class Cluster:
     def add_broker(self, name: str, **properties: str) -> None:
         node = self.add_node(name)
         given = {
-            "brokerName": "broker-a",
+            "brokerName": BROKER_NAME,
             "bindAddress": node.address,
             "brokerIP1": node.address,
             "brokerIP2": node.address,

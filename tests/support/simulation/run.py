@@ -10,15 +10,17 @@ from random import Random
 from typing import Final
 
 from goddard.client.admin.admin import Admin
+from goddard.client.options import SessionKeywords
 from goddard.environment import Environment
 from tests.support.history import check
-from tests.support.simulation.cluster import BROKER_PORT, Cluster
+from tests.support.history.record import Damage, Loss, Mode, Term
+from tests.support.history.story import tell
+from tests.support.simulation.cluster import BROKER_NAME, BROKER_PORT, Cluster
 from tests.support.simulation.faults import SAFETY_SECONDS, Fault, apply, make_schedule
-from tests.support.simulation.workload import Workload
+from tests.support.workload import Workload
 
 _LIVENESS_SECONDS: Final = 100.0
 _READ_ATTEMPTS: Final = 20
-_HISTORY_LINES: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,14 +107,21 @@ class _Run:
             self._brokers.append("b2")
         else:
             cluster.add_broker("b1", **properties)
-        self._workload = Workload(cluster)
-        self._workload.add_clients()
+        self._workload = Workload(
+            seed,
+            name_servers=lambda: cluster.name_servers,
+            options=self._client_options,
+            now=cluster.loop.time,
+            note=cluster.trace.add,
+        )
+        for name, main in self._workload.clients.items():
+            cluster.add_client(name, main)
         if schedule is None:
             schedule = make_schedule(
                 seed,
                 brokers=self._brokers,
                 name_servers=self._name_servers,
-                clients=self._workload.clients,
+                clients=list(self._workload.clients),
                 is_durable=self._is_sync,
                 has_failover=self._has_failover,
             )
@@ -120,9 +129,18 @@ class _Run:
         self._setup = f"{properties['flushDiskType']}, {len(self._name_servers)} name servers"
         if self._is_pair:
             self._setup += ", master and slave" + (", failover" if self._has_failover else "")
-        self._workload.history.has_failover = self._has_failover
+        mode = Mode(is_sync_flush=self._is_sync, is_sync_master=self._is_pair)
+        self._workload.history.terms.append(
+            Term(BROKER_NAME, 1, self._address("b1"), 0.0, mode=mode)
+        )
         self._faults = 0
         self._problems: list[str] = []
+
+    def _client_options(self, name: str) -> SessionKeywords:
+        return {"client_ip": self._cluster.nodes[name].address}
+
+    def _address(self, name: str) -> str:
+        return f"{self._cluster.nodes[name].address}:{BROKER_PORT}"
 
     def run(self) -> Result:
         cluster, history = self._cluster, self._workload.history
@@ -146,7 +164,7 @@ class _Run:
             acknowledged=sum(send.outcome.value == "acknowledged" for send in history.sends),
             delivered=len(history.deliveries),
             notes=tuple(cluster.trace.notes),
-            history=tuple(self._story(violations)),
+            history=tuple(tell(history, violations)),
         )
 
     async def _main(self) -> None:
@@ -159,6 +177,10 @@ class _Run:
                 self._faults += 1
                 if fault.kind == "clock":
                     workload.history.clock_jumps_seconds += fault.amount / 1000
+                if fault.kind in ("power", "lose"):
+                    damage = Damage.POWER_CUT if fault.kind == "power" else Damage.DISK_LOST
+                    loss = Loss(BROKER_NAME, fault.node, cluster.loop.time(), damage)
+                    workload.history.losses.append(loss)
                 if fault.kind == "lose":
                     await self._promote()
         await asyncio.sleep(max(0.0, SAFETY_SECONDS - cluster.loop.time()))
@@ -174,7 +196,7 @@ class _Run:
         """
         cluster = self._cluster
         node = cluster.add_node("operator")
-        address = f"{cluster.nodes['b2'].address}:{BROKER_PORT}"
+        address = self._address("b2")
 
         async def promote(environment: Environment, *, force: bool) -> None:
             name_servers = cluster.name_servers
@@ -191,6 +213,10 @@ class _Run:
             cluster.trace.note(f"b2 is promoted: {error or 'done'}")
             if error is None:
                 cluster.configure("b2", brokerRole="ASYNC_MASTER", brokerId="0")
+                master = self._address("b2")
+                self._workload.history.terms.append(
+                    Term(BROKER_NAME, 2, master, cluster.loop.time(), frozenset({master}))
+                )
                 return
             await asyncio.sleep(2.0)
             if not cluster.nodes["b2"].is_running:
@@ -248,23 +274,3 @@ class _Run:
                 return
             await asyncio.sleep(2.0)
         self._problems.append(f"the healed cluster cannot be read: {error!r}")
-
-    def _story(self, violations: Sequence[str]) -> list[str]:
-        """What is known of the messages that the first violations name."""
-        words = {word.strip(",:'") for text in violations[:3] for word in text.split()}
-        history = self._workload.history
-        lines: list[tuple[float, str]] = []
-        for send in history.sends:
-            if send.value in words:
-                lines.append((send.began, f"{send.producer} sends {send.value}"))
-                ended = "" if send.ended is None else f"{send.queue} {send.offset}"
-                lines.append(
-                    (send.ended or send.began, f"{send.value} {send.outcome.value} {ended}")
-                )
-        for each in history.deliveries:
-            if each.value in words:
-                how = "consumes" if each.is_success else "refuses"
-                text = f"{each.member} {how} {each.value} of {each.queue} {each.offset}"
-                lines.append((each.began, text))
-        lines.sort()
-        return [f"{at:10.3f} {text}" for at, text in lines[:_HISTORY_LINES]]

@@ -1,9 +1,12 @@
-"""Producers and consumers that write down what they see; at the end a reader of everything."""
+"""Producers and consumers that write down what they see; at the end a reader of everything.
+
+Simulated clusters and clusters of real processes run the same clients.
+"""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from goddard.client import broker_api
 from goddard.client.consume.pull import Puller
@@ -11,23 +14,37 @@ from goddard.client.consume.push import PushConsumer
 from goddard.client.errors import InvalidMessageError, NoRouteError
 from goddard.client.listeners.listener import ConsumeResult
 from goddard.client.message import Message, ReceivedMessage
-from goddard.client.options import session_options
+from goddard.client.options import SessionKeywords, session_options
 from goddard.client.produce.producer import Producer
 from goddard.client.produce.transactions import TransactionProducer
 from goddard.client.session import Session
-from goddard.client.values import ConsumeFrom, MessageQueue, SendStatus, TransactionState
+from goddard.client.values import (
+    ConsumeFrom,
+    MessageQueue,
+    SendResult,
+    SendStatus,
+    TransactionState,
+)
 from goddard.environment import Environment
 from goddard.errors import GoddardError
 from goddard.protocol.bodies_client import SubscriptionData
-from tests.support.history import Decision, Delivery, History, Outcome, Queue, Send, Stored
-from tests.support.simulation.cluster import Cluster
+from goddard.protocol.ids import parse_offset_message_id
+from tests.support.history.record import (
+    Decision,
+    Delivery,
+    History,
+    Outcome,
+    Queue,
+    Send,
+    Stored,
+)
 
 PLAIN: Final = "Plain"
 DELAYED: Final = "Delayed"
 TRANSACTIONS: Final = "Transactions"
 CLUSTERING: Final = "clustering"
 ORDERLY: Final = "orderly"
-_TOPICS: Final = (PLAIN, DELAYED, TRANSACTIONS)
+TOPICS: Final = (PLAIN, DELAYED, TRANSACTIONS)
 _DELAYS_SECONDS: Final = (1.0, 2.0, 4.0)
 _QUEUES: Final = 2
 _SEND_MS: Final = 1500
@@ -38,40 +55,50 @@ _INTERVALS: Final = {
     "rebalance_interval_ms": 1_000,
     "persist_offsets_interval_ms": 500,
 }
+ClientMain: TypeAlias = Callable[[Environment], Coroutine[Any, Any, None]]
 
 
 class Workload:
-    """Adds its clients to a cluster. ``history`` has what they saw."""
+    """The clients of a cluster, by name. ``history`` has what they saw.
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-        self._random = Random(f"{cluster.seed} workload")
+    ``options`` returns the options of a client with a name; ``note`` gets each thing that happens.
+    """
+
+    def __init__(
+        self,
+        seed: str,
+        *,
+        name_servers: Callable[[], str],
+        options: Callable[[str], SessionKeywords],
+        now: Callable[[], float],
+        note: Callable[[str], None],
+    ) -> None:
+        self._random = Random(f"{seed} workload")
+        self._name_servers = name_servers
+        self._client_options = options
+        self._now = now
+        self._note = note
         self.history = History(
-            groups={CLUSTERING: set(_TOPICS), ORDERLY: {PLAIN}}, orderly_groups={ORDERLY}
+            groups={CLUSTERING: set(TOPICS), ORDERLY: {PLAIN}}, orderly_groups={ORDERLY}
         )
-        self.clients: list[str] = []
+        self.clients: dict[str, ClientMain] = {
+            "p1": self._produce_in_order,
+            "p2": self._produce_anywhere,
+            "p3": self._produce_transactions,
+            "c1": self._consume_as("c1", CLUSTERING),
+            "c2": self._consume_as("c2", CLUSTERING),
+            "o1": self._consume_as("o1", ORDERLY),
+            "o2": self._consume_as("o2", ORDERLY),
+        }
         self.is_safety_over = False
         self._sent: dict[str, Send] = {}
         self._count = 0
-
-    def add_clients(self) -> None:
-        self._add("p1", self._produce_in_order)
-        self._add("p2", self._produce_anywhere)
-        self._add("p3", self._produce_transactions)
-        for member in ("c1", "c2"):
-            self._add(member, self._consume_as(member, CLUSTERING))
-        for member in ("o1", "o2"):
-            self._add(member, self._consume_as(member, ORDERLY))
-
-    def _add(self, name: str, main: Callable[[Environment], Awaitable[None]]) -> None:
-        self.clients.append(name)
-        self._cluster.add_client(name, main)
 
     # Producing
 
     def _new_send(self, producer: str, topic: str) -> Send:
         self._count += 1
-        send = Send(f"{producer}-{self._count}", producer, topic, self._cluster.loop.time())
+        send = Send(f"{producer}-{self._count}", producer, topic, self._now())
         self.history.sends.append(send)
         self._sent[send.value] = send
         return send
@@ -79,24 +106,27 @@ class Workload:
     async def _pause(self) -> None:
         await asyncio.sleep(self._random.choice((0.0, 0.02, 0.1, 0.5)))
 
-    def _ended(self, send: Send, queue: MessageQueue, offset: int, status: SendStatus) -> None:
-        send.ended = self._cluster.loop.time()
+    def _ended(self, send: Send, result: SendResult) -> None:
+        send.ended = self._now()
+        queue = result.queue
         send.queue = Queue(queue.topic, queue.broker_name, queue.queue_id)
-        send.offset = offset
-        if status is SendStatus.SEND_OK:
+        send.offset = result.queue_offset
+        host, _ = parse_offset_message_id(result.offset_message_id)
+        send.stored_by = str(host)
+        if result.status is SendStatus.SEND_OK:
             send.outcome = Outcome.ACKNOWLEDGED
-        self._cluster.trace.add(f"{send.value} {status.name} {send.queue} {offset}")
+        self._note(f"{send.value} {result.status.name} {send.queue} {send.offset}")
 
     def _failed(self, send: Send, error: GoddardError) -> None:
-        send.ended = self._cluster.loop.time()
+        send.ended = self._now()
         if isinstance(error, NoRouteError | InvalidMessageError):
             send.outcome = Outcome.REFUSED
-        self._cluster.trace.add(f"{send.value} {type(error).__name__}")
+        self._note(f"{send.value} {type(error).__name__}")
 
     def _options(self, name: str, environment: Environment) -> dict[str, Any]:
         return {
-            "name_servers": self._cluster.name_servers,
-            "client_ip": self._cluster.nodes[name].address,
+            "name_servers": self._name_servers(),
+            **self._client_options(name),
             "environment": environment,
             **_INTERVALS,
         }
@@ -116,7 +146,7 @@ class Workload:
                 self._failed(send, error)
                 await asyncio.sleep(0.1)
             else:
-                self._ended(send, result.queue, result.queue_offset, result.status)
+                self._ended(send, result)
             await self._pause()
 
     async def _produce_anywhere(self, environment: Environment) -> None:
@@ -136,7 +166,7 @@ class Workload:
             except GoddardError as error:
                 self._failed(send, error)
             else:
-                self._ended(send, result.queue, result.queue_offset, result.status)
+                self._ended(send, result)
 
         while not self.is_safety_over:
             count = self._random.choice((1, 1, 3, 10))
@@ -160,14 +190,13 @@ class Workload:
                 self._failed(send, error)
                 await asyncio.sleep(0.1)
             else:
-                sent = result.sent
-                self._ended(send, sent.queue, sent.queue_offset, sent.status)
+                self._ended(send, result.sent)
             await self._pause()
         await asyncio.Event().wait()  # stay for the broker's checks
 
     # Consuming
 
-    def _consume_as(self, member: str, group: str) -> Callable[[Environment], Awaitable[None]]:
+    def _consume_as(self, member: str, group: str) -> ClientMain:
         async def consume(environment: Environment) -> None:
             consumer = PushConsumer(
                 group,
@@ -184,10 +213,10 @@ class Workload:
         return consume
 
     def _listener(self, member: str, group: str) -> Callable[..., Awaitable[ConsumeResult]]:
-        loop, random = self._cluster.loop, self._random
+        now, random = self._now, self._random
 
         async def listen(messages: list[ReceivedMessage], context: object) -> ConsumeResult:
-            began = loop.time()
+            began = now()
             await asyncio.sleep(random.choice((0.0, 0.001, 0.01)))
             is_success = self.is_safety_over or random.random() > 0.03
             for message in messages:
@@ -201,11 +230,11 @@ class Workload:
                         message.queue_offset,
                         value,
                         began,
-                        loop.time(),
+                        now(),
                         is_success,
                     )
                 )
-                self._cluster.trace.add(f"{member} {queue} {message.queue_offset} {value}")
+                self._note(f"{member} {queue} {message.queue_offset} {value}")
             return ConsumeResult.SUCCESS if is_success else ConsumeResult.RECONSUME_LATER
 
         return listen
@@ -231,14 +260,12 @@ class Workload:
 
     async def read_everything(self, environment: Environment) -> None:
         """Fill in what is stored; tried again for a while, for brokers that just came back."""
-        options = session_options(
-            self._cluster.name_servers, {"instance_name": "reader", "client_ip": "10.9.9.9"}
-        )
+        options = session_options(self._name_servers(), self._client_options("reader"))
         self.history.stored.clear()
         session = Session(options, environment=environment)
         await session.start()
         puller = Puller(session, "reader")
-        for topic in _TOPICS:
+        for topic in TOPICS:
             try:
                 queues = await session.subscribe_queues(topic, refresh=True)
             except NoRouteError:
