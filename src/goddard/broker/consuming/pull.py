@@ -76,15 +76,21 @@ _FORBIDDEN_SUBSCRIPTION: Final = 5
 _MASTER_ID: Final = 0
 _FAQ: Final = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 
-_CODES: Final = {
-    GetStatus.FOUND: _FOUND,
-    GetStatus.NO_MATCHED_MESSAGE: _RETRY,
-    GetStatus.MESSAGE_WAS_REMOVING: _RETRY,
-    GetStatus.OFFSET_FOUND_NULL: _NOT_FOUND,
-    GetStatus.OFFSET_OVERFLOW_ONE: _NOT_FOUND,
-    GetStatus.OFFSET_OVERFLOW_BADLY: _MOVED,
-    GetStatus.OFFSET_TOO_SMALL: _MOVED,
+# What an outcome is answered with. Java makes a queue when it is asked for, so that one without
+# messages "is empty": a missing one is answered so, by the offset.
+_ANSWERS: Final = {
+    status: (code, status.value)
+    for status, code in {
+        GetStatus.FOUND: _FOUND,
+        GetStatus.NO_MATCHED_MESSAGE: _RETRY,
+        GetStatus.MESSAGE_WAS_REMOVING: _RETRY,
+        GetStatus.OFFSET_FOUND_NULL: _NOT_FOUND,
+        GetStatus.OFFSET_OVERFLOW_ONE: _NOT_FOUND,
+        GetStatus.OFFSET_OVERFLOW_BADLY: _MOVED,
+        GetStatus.OFFSET_TOO_SMALL: _MOVED,
+    }.items()
 }
+_EMPTY_REMARK: Final = GetStatus.NO_MESSAGE_IN_QUEUE.value
 _RESET_REMARK: Final = "OFFSET_RESET"
 
 
@@ -172,8 +178,8 @@ class Pulls:
             return call.reply(
                 refused.code, refused.remark, {} if kind is None else {"forbiddenType": str(kind)}
             )
+        count = self.max_count(fields)
         if not call.is_warm:
-            count = self.max_count(fields)
             cold = self._store.cold_read(fields.topic, fields.queue_id, fields.queue_offset, count)
             if cold is not None:
                 return self._warm(call, cold, can_suspend=can_suspend)
@@ -181,13 +187,11 @@ class Pulls:
         if reset is not None:
             return self._answer_reset(call, group, topic, reset)
         began_ms = self._clock.monotonic_ms()
-        result = self._read(call, filter_)
-        code = _CODES.get(result.status)
-        remark = result.status.value
-        if code is None:
-            # Java makes the queue when it is asked for, so that one without messages "is empty".
-            code = _MOVED if fields.queue_offset else _NOT_FOUND
-            remark = GetStatus.NO_MESSAGE_IN_QUEUE.value
+        result = self._read(call, filter_, count)
+        known = _ANSWERS.get(result.status)
+        if known is None:
+            known = _MOVED if fields.queue_offset else _NOT_FOUND, _EMPTY_REMARK
+        code, remark = known
         offsets = self._offsets
         offsets.note_pulled(group.group_name, fields.topic, fields.queue_id, result.next_offset)
         # A negative offset is what clients send while they have none.
@@ -234,10 +238,9 @@ class Pulls:
         loop.run_in_executor(self._executor, cold.warm).add_done_callback(serve)
         return None
 
-    def _read(self, call: PullCall, filter_: PullFilter | None) -> FoundMessages:
+    def _read(self, call: PullCall, filter_: PullFilter | None, count: int) -> FoundMessages:
         """The messages, by compiled code for a plain pull whose filter needs no records."""
         fields = call.fields
-        count = self.max_count(fields)
         if call.is_plain and (filter_ is None or isinstance(filter_, TagCodes)):
             return self._store.gather(
                 fields.topic,

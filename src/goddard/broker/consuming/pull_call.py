@@ -120,7 +120,7 @@ class PullCall:
                 head = _FOUND_TEMPLATE.head(
                     self.serialize_type, self.opaque, values, result.total_bytes
                 )
-                connection.send_encoded(b"".join((head, *result.records)))
+                connection.send_encoded(b"".join((head, *result.pieces)))
             return None
         header = PullResponse(
             suggest_which_broker_id=broker_id,
@@ -130,4 +130,4 @@ class PullCall:
             topic_sys_flag=topic_flag,
             group_sys_flag=group_flag,
         )
-        return self.reply(code, remark, header.encode(), b"".join(result.records))
+        return self.reply(code, remark, header.encode(), b"".join(result.pieces))

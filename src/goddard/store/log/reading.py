@@ -1,15 +1,19 @@
 """Answering pulls and key queries from log, queues and index, with the statuses of Java's store.
 
-Pulls run under the store's lock. Nothing is copied: records come as slices of the mapped log.
+Pulls run under the store's lock. Nothing is copied: records are slices of the mapped log.
 ``get_messages`` serves every filter; ``gather_messages`` does the same for tags by compiled code.
 """
 
 import threading
 from array import array
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
-from operator import add
+from functools import lru_cache
+from itertools import compress, pairwise
+from operator import add, itemgetter, ne
+from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
 from goddard.core import IS_COMPILED
@@ -64,13 +68,17 @@ class TagFilter(MessageFilter, Protocol):
 
 @dataclass(slots=True)
 class GetResult:
-    """``records``, whole and as stored, with the offset of each in ``queue_offsets``."""
+    """Records, whole and as stored; ``queue_offsets`` has the offset of each, ``sizes`` its size.
+
+    ``pieces`` are their bytes: records that are neighbours in the log may be one piece.
+    """
 
     status: GetStatus
     next_offset: int
     min_offset: int
     max_offset: int
-    records: list[memoryview] = field(default_factory=list)
+    pieces: list[memoryview] = field(default_factory=list)
+    sizes: Sequence[int] = ()
     queue_offsets: list[int] = field(default_factory=list)
     total_bytes: int = 0
     is_slave_suggested: bool = False
@@ -79,7 +87,20 @@ class GetResult:
 
     @property
     def count(self) -> int:
-        return len(self.records)
+        return len(self.sizes)
+
+    @property
+    def records(self) -> list[memoryview]:
+        """Each record by itself."""
+        records: list[memoryview] = []
+        sizes = iter(self.sizes)
+        for piece in self.pieces:
+            at = 0
+            while at < len(piece):
+                end = at + next(sizes)
+                records.append(piece[at:end])
+                at = end
+        return records
 
 
 # Compiled code leaves the records in the log, to copy them into the response later.
@@ -266,7 +287,9 @@ def _gather(
     result = GetResult(
         GetStatus.NO_MATCHED_MESSAGE, queue_offset, entries.min_offset, entries.max_offset
     )
-    records = result.records
+    pieces, queue_offsets = result.pieces, result.queue_offsets
+    sizes: list[int] = []
+    result.sizes = sizes
     end_offset = log.end_offset
     _, byte_limit, limits = read_limits(config, max_count, max_bytes)
     memory_bytes = limits[0]
@@ -284,10 +307,10 @@ def _gather(
         if physical_offset < skip_below or size == BLANK_SIZE:
             queue_offset += 1
             continue
-        if records:
+        if sizes:
             is_on_disk = end_offset - physical_offset > memory_bytes
             bytes_here, count_here = disk_limits if is_on_disk else memory_limits
-            if len(records) >= count_here or total + size > bytes_here:
+            if len(sizes) >= count_here or total + size > bytes_here:
                 break
         last_physical = physical_offset
         if message_filter is not None and not message_filter.matches_code(tags_code):
@@ -304,17 +327,18 @@ def _gather(
                 limit = min(segment.end_offset, end_offset)
         if record is None:
             # Its segment is gone: so is everything before the next one.
-            if not records:
+            if not sizes:
                 result.status = GetStatus.MESSAGE_WAS_REMOVING
             skip_below = (physical_offset // log.segment_bytes + 1) * log.segment_bytes
         elif message_filter is None or message_filter.matches_record(record):
-            if not records:
+            if not sizes:
                 result.first_physical_offset = physical_offset
-            records.append(record)
-            result.queue_offsets.append(queue_offset)
+            pieces.append(record)
+            sizes.append(size)
+            queue_offsets.append(queue_offset)
             total += size
         queue_offset += 1
-    if records:
+    if sizes:
         result.status = GetStatus.FOUND
     result.total_bytes = total
     result.next_offset = queue_offset
@@ -332,29 +356,39 @@ def _take_all(
     """Take the records of all entries at once if they are in memory, in one segment, and within
     the limits; else nothing is taken.
     """
-    entries = list(ENTRY.iter_unpack(data))
-    physical_offsets, sizes, _ = zip(*entries, strict=True)
-    first = min(physical_offsets)
+    count = len(data) // ENTRY.size
+    values = _entries_struct(count).unpack(data)
+    physical_offsets, sizes = values[::3], values[1::3]
+    ends = tuple(map(add, physical_offsets, sizes))
+    # Where a record is not the neighbour of the one before it.
+    breaks = compress(range(1, count), map(ne, ends, physical_offsets[1:]))
+    spans = [(physical_offsets[at], ends[to - 1]) for at, to in pairwise((0, *breaks, count))]
+    first, end = min(spans)[0], max(map(itemgetter(1), spans))
     segment = log.segment_at(first)
-    if segment is None or min(sizes) <= 0 or BLANK_SIZE in sizes:
-        return False
     total = sum(sizes)
-    end_offset = min(log.end_offset, segment.end_offset)
     if (
-        log.end_offset - first > memory_bytes
-        or total > limits[0]
-        or len(entries) > limits[1]
-        or max(map(add, physical_offsets, sizes)) > end_offset
+        segment is None
+        or min(sizes) <= 0
+        or total > min(limits[0], BLANK_SIZE - 1)  # less than the size of a blank entry
+        or count > limits[1]
+        or log.end_offset - first > memory_bytes
+        or end > min(log.end_offset, segment.end_offset)
     ):
         return False
     view, base = segment.view, segment.base_offset
-    result.records = [view[offset - base : offset - base + size] for offset, size, _ in entries]
-    result.queue_offsets = list(range(result.next_offset, result.next_offset + len(entries)))
+    result.pieces = [view[start - base : stop - base] for start, stop in spans]
+    result.sizes = sizes
+    result.queue_offsets = list(range(result.next_offset, result.next_offset + count))
     result.status = GetStatus.FOUND
     result.total_bytes = total
     result.first_physical_offset = physical_offsets[0]
-    result.next_offset += len(entries)
+    result.next_offset += count
     return True
+
+
+@lru_cache(maxsize=1024)
+def _entries_struct(count: int) -> Struct:
+    return Struct(ENTRY.format[:1] + ENTRY.format[1:] * count)
 
 
 def read_matches(log: CommitLog, lock: threading.RLock, match: KeyMatch) -> QueryResult:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from goddard.environment.files import SystemFiles
+from goddard.protocol.record import decode_record
 from goddard.store.config import StoreConfig
 from goddard.store.log.reading import GetStatus
 from goddard.store.log.records import SCHEDULE_TOPIC
@@ -210,6 +211,18 @@ def test_get_statuses(tmp_path: Path) -> None:
         result = store.get("TopicA", 0, 0, 32, max_bytes=250)
         assert len(result.records) == 2
         assert store.get("TopicA", 0, 0, 32, max_bytes=1).queue_offsets == [0], "always one"
+
+
+def test_records_that_are_neighbours_in_the_log_are_one_piece(tmp_path: Path) -> None:
+    with SmallStore(tmp_path) as store:
+        for number, queue_id in enumerate((0, 0, 1, 0, 0, 0)):
+            store.put(prepared(queue_id=queue_id, body=b"body %d" % number))
+        result = store.get("TopicA", 0, 0, 32)
+        bodies = [decode_record(record)[0].body for record in result.records]
+        assert bodies == [b"body 0", b"body 1", b"body 3", b"body 4", b"body 5"]
+        first, second = result.pieces
+        assert (len(first), len(second)) == (sum(result.sizes[:2]), sum(result.sizes[2:]))
+        assert b"".join(result.pieces) == b"".join(result.records)
 
 
 def test_reads_beyond_memory_return_fewer_messages(tmp_path: Path) -> None:
