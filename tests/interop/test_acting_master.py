@@ -102,7 +102,8 @@ PAIR = {
     "enableSlaveActingMaster": "true",
     "enableRemoteEscape": "true",
     "totalReplicas": "2",
-    "messageDelayLevel": "1s 4s",
+    "messageDelayLevel": "1s 3s",
+    "haSendHeartbeatInterval": "1000",
     "mappedFileSizeCommitLog": str(4 << 20),
 }
 SLAVE = {**PAIR, "brokerRole": "SLAVE", "brokerId": "1"}

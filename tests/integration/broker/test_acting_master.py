@@ -3,13 +3,17 @@
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from goddard.broker.broker import Broker
+from goddard.broker.sending.escape import Escape
+from goddard.broker.sending.message_rules import NewMessage
 from goddard.protocol.bodies import MessageQueue, encode_body
 from goddard.protocol.bodies_client import LockQueuesBody
 from goddard.protocol.codes import RequestCode, ResponseCode
+from goddard.protocol.frame import RemotingCommand
 from goddard.protocol.message import decode_properties
 from goddard.protocol.record import Record
 from goddard.testing.wire import query_brokers
@@ -250,3 +254,68 @@ async def test_a_slave_that_hears_of_no_name_server_stops_acting(group: BrokerGr
     await lose_master(group, slave)
     await group.name_server.stop()
     await until(lambda: not slave.roles.is_acting)
+
+
+# Bugs that RocketMQ had, by their numbers there
+
+
+async def test_7577_7601_7927_a_message_is_tried_until_another_broker_takes_it(
+    group: BrokerGroup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A retry wrote it to the slave's log, the fifth lost it, and the master delivered it again."""
+    attempts: list[NewMessage] = []
+    send = Escape.send
+
+    async def counted(escape: Escape, message: NewMessage) -> None:
+        attempts.append(message)
+        await send(escape, message)
+
+    monkeypatch.setattr(Escape, "send", counted)
+    master, slave = await start_pair(group)
+    await group.client(master).send("D", b"late", {"DELAY": "1"})
+    await group.level(slave)
+    end_offset = slave.store.log_max_offset
+    await lose_master(group, slave)
+    await until(lambda: len(attempts) > 5)
+    assert slave.delay_table.offsets.get(1, 0) == 0  # no other broker has the topic
+    other = await start_other(group, tmp_path)
+    await group.client(other).send("D", b"of the other broker")
+    await until(lambda: slave.delay_table.offsets.get(1) == 1)
+    assert slave.store.log_max_offset == end_offset
+    found = [
+        record.body
+        for queue_id in range(8)
+        for record in await group.client(other).pull("D", queue_id=queue_id)
+    ]
+    assert sorted(found) == [b"late", b"of the other broker"]
+    master = await group.start(0, **ACTING)
+    assert master.delay_table.offsets == {1: 1}
+
+
+async def test_7923_a_message_does_not_go_to_a_master_that_is_down(
+    group: BrokerGroup, tmp_path: Path
+) -> None:
+    """The own group and a dead broker were chosen, and after some attempts the message was lost."""
+    other = await start_other(group, tmp_path)
+    third = Broker(group.config(0, brokerName="broker-c", storePathRootDir=str(tmp_path / "third")))
+    await third.start()
+    group.brokers[11] = third
+    master, slave = await start_pair(group)
+    for broker in (master, other, third):
+        await group.client(broker).send("D", b"plain")
+    for number in range(8):
+        await group.client(master).send("D", b"%d" % number, {"DELAY": "1"})
+    await group.level(slave)
+    refusal = third.gate.refusal
+
+    def down(request: RemotingCommand, *rest: Any) -> RemotingCommand | None:
+        if request.code == RequestCode.SEND_MESSAGE_V2:
+            return request.reply(ResponseCode.SERVICE_NOT_AVAILABLE, "down")
+        return refusal(request, *rest)
+
+    with pytest.MonkeyPatch().context() as patched:
+        patched.setattr(third.gate, "refusal", down)
+        patched.setattr(third.gate, "room", lambda _: 0)
+        await lose_master(group, slave)
+        await until(lambda: slave.delay_table.offsets.get(1) == 8)
+    assert sum(other.store.max_offset("D", queue_id) for queue_id in range(8)) == 9

@@ -1,7 +1,8 @@
 """Bugs that RocketMQ had in replication, by their numbers there; here none of them happens.
 
 More of them are in the suites of their subject: #1155, #3349, #3015, #8875, #1535 and #3484 in
-``test_sync_master``, #1094, #9777 and #9984 in ``test_slave``.
+``test_sync_master``, #1094, #9777 and #9984 in ``test_slave``, #7577, #7601, #7923 and #7927 of the
+acting master in ``test_acting_master``.
 """
 
 import asyncio
