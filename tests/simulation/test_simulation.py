@@ -10,7 +10,8 @@ import pytest
 from tests.support.simulation.planted import planted
 from tests.support.simulation.run import shorten, simulate
 
-_SEEDS = tuple(str(seed) for seed in range(1, 7))
+# 1000487: a slave whose clock is ahead becomes the master, and delivers delayed messages.
+_SEEDS = (*(str(seed) for seed in range(1, 7)), "1000487")
 _ROOT = Path(__file__).parents[2]
 
 

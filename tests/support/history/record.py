@@ -158,7 +158,7 @@ class History:
     orderly_groups: set[str] = field(default_factory=set)
     # Whether all nodes worked long enough at the end for everything to be consumed.
     is_healed: bool = True
-    # How far clocks jumped forward; a delay may be shorter by that.
+    # How far clocks jumped forward, or a new master is ahead; a delay may be shorter by that.
     clock_jumps_seconds: float = 0.0
     losses: list[Loss] = field(default_factory=list)
     # In the order of time, for each broker name.

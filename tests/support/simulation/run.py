@@ -213,6 +213,10 @@ class _Run:
             cluster.trace.note(f"b2 is promoted: {error or 'done'}")
             if error is None:
                 cluster.configure("b2", brokerRole="ASYNC_MASTER", brokerId="0")
+                clocks = [cluster.nodes[name].clock for name in ("b1", "b2")]
+                ahead_ms = clocks[1].skew_ms - clocks[0].skew_ms
+                # What b1 took is due by the clock of b2 now.
+                self._workload.history.clock_jumps_seconds += max(0, ahead_ms) / 1000
                 master = self._address("b2")
                 self._workload.history.terms.append(
                     Term(BROKER_NAME, 2, master, cluster.loop.time(), frozenset({master}))
