@@ -28,13 +28,11 @@ from goddard.client.listeners.direct import DirectCalls
 from goddard.client.listeners.listener import (
     ConsumeContext,
     ConsumeResult,
+    await_listener,
+    call_listener,
     describe,
-    failure_text,
     is_async,
     is_consumed,
-    is_own_cancellation,
-    log_failure,
-    result_of,
 )
 from goddard.client.listeners.redelivery import FIRST_RETRY_LEVEL, Redelivery
 from goddard.client.listeners.workers import Coroutines, Threads, Worker, Workers
@@ -216,7 +214,7 @@ class ConcurrentConsumption:
     # --- In the worker ----------------------------------------------------------------------------
 
     def _call_all(self, job: _Job, worker: Worker[_Job]) -> None:
-        buffer, succeeded = job.buffer, job.successes.append
+        buffer, succeeded, group = job.buffer, job.successes.append, self._group
         listener, queue, now_ms = self._listener, buffer.queue, self._clock.monotonic_ms
         began_ms = None
         for messages in job.rest:
@@ -227,18 +225,11 @@ class ConcurrentConsumption:
             if began_ms is None:
                 began_ms = start_ms
             context = ConsumeContext(queue)
-            try:
-                returned = listener(messages.copy(), context)
-                if (returned is None or returned is _SUCCESS) and context.ack_index is None:
-                    succeeded(messages)
-                else:
-                    job.outcomes.append(_Outcome(messages, result_of(returned), context))
-            except BaseException as error:
-                # Not even SystemExit may end the worker.
-                if is_own_cancellation(error):
-                    raise
-                log_failure(error, self._group, messages)
-                job.outcomes.append(_failure(messages, context, error))
+            result, failure = call_listener(listener, group, messages, context)
+            if result is _SUCCESS and context.ack_index is None:
+                succeeded(messages)
+            else:
+                job.outcomes.append(_Outcome(messages, result, context, failure))
             worker.calls += 1
         if began_ms is not None:
             job.spent_ms.append(now_ms() - began_ms)
@@ -251,17 +242,11 @@ class ConcurrentConsumption:
             worker.start_ms = self._clock.monotonic_ms()
             worker.call = messages
             context = ConsumeContext(buffer.queue)
-            try:
-                returned = await listener(messages.copy(), context)
-                if (returned is None or returned is _SUCCESS) and context.ack_index is None:
-                    job.successes.append(messages)
-                else:
-                    job.outcomes.append(_Outcome(messages, result_of(returned), context))
-            except (Exception, asyncio.CancelledError) as error:
-                if is_own_cancellation(error):
-                    raise
-                log_failure(error, self._group, messages)
-                job.outcomes.append(_failure(messages, context, error))
+            result, failure = await await_listener(listener, self._group, messages, context)
+            if result is _SUCCESS and context.ack_index is None:
+                job.successes.append(messages)
+            else:
+                job.outcomes.append(_Outcome(messages, result, context, failure))
             worker.calls += 1
             job.spent_ms.append(self._clock.monotonic_ms() - worker.start_ms)
             if not job.is_noticed:
@@ -387,12 +372,6 @@ def _drain(gathered: list[_T]) -> list[_T]:
     found = gathered[:]
     del gathered[: len(found)]
     return found
-
-
-def _failure(
-    messages: list[ReceivedMessage], context: ConsumeContext, error: BaseException
-) -> _Outcome:
-    return _Outcome(messages, ConsumeResult.RECONSUME_LATER, context, failure_text(error))
 
 
 def _split(outcome: _Outcome) -> tuple[list[ReceivedMessage], list[ReceivedMessage]]:

@@ -148,10 +148,39 @@ def is_own_cancellation(error: BaseException) -> bool:
     return task is not None and task.cancelling() > 0
 
 
-def log_failure(error: BaseException, group: str, messages: list[ReceivedMessage]) -> None:
+def call_listener(
+    listener: Callable[..., Any], group: str, messages: list[ReceivedMessage], context: object
+) -> tuple[ConsumeResult, str | None]:
+    """Call a listener with a copy of the messages: the result, and the text of an exception."""
+    try:
+        return result_of(listener(messages.copy(), context)), None
+    except BaseException as error:
+        # Not even SystemExit may end the worker.
+        if is_own_cancellation(error):
+            raise
+        return _failed(error, group, messages)
+
+
+async def await_listener(
+    listener: Callable[..., Any], group: str, messages: list[ReceivedMessage], context: object
+) -> tuple[ConsumeResult, str | None]:
+    """As ``call_listener``, for a coroutine function."""
+    try:
+        return result_of(await listener(messages.copy(), context)), None
+    except (Exception, asyncio.CancelledError) as error:
+        if is_own_cancellation(error):
+            raise
+        return _failed(error, group, messages)
+
+
+def _failed(
+    error: BaseException, group: str, messages: list[ReceivedMessage]
+) -> tuple[ConsumeResult, str]:
+    """Log what a listener raised; the messages are consumed again."""
     _logger.warning(
         "the listener of the group %s failed with %s", group, describe(messages), exc_info=error
     )
+    return ConsumeResult.RECONSUME_LATER, failure_text(error)
 
 
 def failure_text(error: BaseException) -> str:

@@ -23,12 +23,10 @@ from goddard.client.listeners.direct import DirectCalls
 from goddard.client.listeners.listener import (
     ConsumeResult,
     OrderlyContext,
-    failure_text,
+    await_listener,
+    call_listener,
     is_async,
     is_consumed,
-    is_own_cancellation,
-    log_failure,
-    result_of,
 )
 from goddard.client.listeners.locks import FIRST_RENEW_SECONDS, RENEW_SECONDS, QueueLocks
 from goddard.client.listeners.redelivery import Redelivery
@@ -81,14 +79,15 @@ def last_committed(calls: Iterable[ListenerCall]) -> ReceivedMessage | None:
 class _Turn:
     """A worker's turn with one queue."""
 
-    __slots__ = ("answer", "buffer", "calls", "error", "messages", "start")
+    __slots__ = ("answer", "buffer", "calls", "failure", "messages", "start")
 
     def __init__(self, buffer: ProcessQueue, messages: list[ReceivedMessage], start: int) -> None:
         self.buffer = buffer
         self.messages = messages
         self.start = start
         self.calls: list[ListenerCall] = []
-        self.error: BaseException | None = None
+        # What the listener raised.
+        self.failure: str | None = None
         # A turn of a single call whose result is awaited.
         self.answer: asyncio.Future[None] | None = None
 
@@ -189,9 +188,9 @@ class OrderlyConsumption:
         self._workers.submit([turn])
         await self._direct_calls.wait(turn.answer)
         result = ConsumeDirectlyResult(order=True)
-        if turn.error is not None:
+        if turn.failure is not None:
             result.consume_result = DirectResult.THROW_EXCEPTION
-            result.remark = failure_text(turn.error)
+            result.remark = turn.failure
         elif turn.calls:
             result.consume_result = _DIRECT_RESULTS[turn.calls[0].result]
             result.auto_commit = turn.calls[0].context.auto_commit
@@ -215,28 +214,15 @@ class OrderlyConsumption:
     def _take_turn(self, turn: _Turn, worker: Worker[_Turn]) -> None:
         for messages in self._batches(turn):
             context = OrderlyContext(turn.buffer.queue)
-            try:
-                result = result_of(self._listener(messages.copy(), context))
-            except BaseException as error:
-                # Not even SystemExit may end the worker.
-                if is_own_cancellation(error):
-                    raise
-                log_failure(error, self._group, messages)
-                turn.error = error
-                result = ConsumeResult.RECONSUME_LATER
+            result, turn.failure = call_listener(self._listener, self._group, messages, context)
             turn.calls.append(ListenerCall(messages, result, context))
 
     async def _await_turn(self, turn: _Turn, worker: Worker[_Turn]) -> None:
         for messages in self._batches(turn):
             context = OrderlyContext(turn.buffer.queue)
-            try:
-                result = result_of(await self._listener(messages.copy(), context))
-            except (Exception, asyncio.CancelledError) as error:
-                if is_own_cancellation(error):
-                    raise
-                log_failure(error, self._group, messages)
-                turn.error = error
-                result = ConsumeResult.RECONSUME_LATER
+            result, turn.failure = await await_listener(
+                self._listener, self._group, messages, context
+            )
             turn.calls.append(ListenerCall(messages, result, context))
 
     def _batches(self, turn: _Turn) -> Iterator[list[ReceivedMessage]]:
@@ -322,11 +308,7 @@ class OrderlyConsumption:
             buffer.rollback()
             self._suspend(buffer, last.context)
         elif self._are_exhausted(last.messages):
-            failure = (
-                "the listener returned RECONSUME_LATER"
-                if turn.error is None
-                else failure_text(turn.error)
-            )
+            failure = turn.failure or "the listener returned RECONSUME_LATER"
             self._tasks.spawn(
                 self._to_dead_letters(buffer, last, failure), f"dead letters of {buffer.queue}"
             )

@@ -11,11 +11,14 @@ from typing import Final
 from goddard.client import broker_api
 from goddard.client.errors import BrokerNotFoundError
 from goddard.client.message import ReceivedMessage
+from goddard.client.produce.encoding import Outgoing, SendSettings, properties_text
+from goddard.client.produce.hooks import SendHooks
+from goddard.client.produce.options import ProducerOptions
+from goddard.client.produce.sender import Sender
+from goddard.client.produce.targets import Targets
 from goddard.client.session import Session
-from goddard.client.values import MessageQueue
 from goddard.errors import GoddardError
-from goddard.protocol.codes import RequestCode, ResponseCode
-from goddard.protocol.headers.message import SendRequestV2
+from goddard.protocol.codes import RequestCode
 from goddard.protocol.message import (
     PROPERTY_CONSUME_START_TIME,
     PROPERTY_DELAY,
@@ -24,25 +27,16 @@ from goddard.protocol.message import (
     PROPERTY_ORIGIN_MESSAGE_ID,
     PROPERTY_RETRY_TOPIC,
     PROPERTY_TRANSACTION_PREPARED,
-    format_properties,
     with_failure,
 )
-from goddard.protocol.names import AUTO_CREATE_TOPIC, retry_topic
+from goddard.protocol.names import retry_topic
 
 # The group under which RocketMQ's consumers send.
 INNER_PRODUCER_GROUP: Final = "CLIENT_INNER_PRODUCER"
 # The first retry has delay level 3 (10 s), the second level 4, and so on.
 FIRST_RETRY_LEVEL: Final = 3
-_SEND_TIMEOUT_MS: Final = 3_000
-_SEND_ATTEMPTS: Final = 3
-_STORED: Final = frozenset(
-    (
-        ResponseCode.SUCCESS,
-        ResponseCode.FLUSH_DISK_TIMEOUT,
-        ResponseCode.FLUSH_SLAVE_TIMEOUT,
-        ResponseCode.SLAVE_NOT_AVAILABLE,
-    )
-)
+_MAX_TIMEOUT_PER_TRY_MS: Final = 3_000
+_SEND_TIMEOUT_MS: Final = 9_000
 # Properties that were added by brokers and clients on the way, and are not sent again.
 _LEFT_OUT: Final = (
     PROPERTY_CONSUME_START_TIME,
@@ -62,6 +56,14 @@ class Redelivery:
         self._group = group
         self._retry_topic = retry_topic(group)
         self._max_reconsume_times = max_reconsume_times
+        settings = SendSettings(group=INNER_PRODUCER_GROUP, is_unit_mode=session.options.unit_mode)
+        self._sender = Sender(
+            session,
+            settings,
+            ProducerOptions(max_timeout_per_try_ms=_MAX_TIMEOUT_PER_TRY_MS),
+            Targets(session, settings, None, detects=False),
+            SendHooks(session, settings, (), ()),
+        )
 
     async def send_back(
         self, message: ReceivedMessage, delay_level: int, failure: str | None = None
@@ -104,57 +106,37 @@ class Redelivery:
     ) -> bool:
         """Send a copy to the retry topic; after too many attempts a broker moves it to the
         dead-letter topic. False if no broker accepted it."""
-        reason: GoddardError | None = None
         try:
-            route = await self._session.publish_route(self._retry_topic)
-            queues = list(route.queues)
+            out = self._copy(message, failure)
+            await self._sender.send_prepared(out, (), _SEND_TIMEOUT_MS, None)
         except GoddardError as error:
-            queues = []
             reason = error
-        self._session.random.shuffle(queues)
-        for queue in queues[:_SEND_ATTEMPTS]:
-            try:
-                await self._send(message, queue, failure)
-            except GoddardError as error:
-                reason = error
-            else:
-                return True
+        else:
+            return True
         _logger.error(
             "message %s could not be sent to %s: %s", message.message_id, self._retry_topic, reason
         )
         return False
 
-    async def _send(
-        self, message: ReceivedMessage, queue: MessageQueue, failure: str | None
-    ) -> None:
-        address = self._session.broker_address(queue.broker_name)
-        if address is None:
-            raise BrokerNotFoundError(queue.broker_name)
+    def _copy(self, message: ReceivedMessage, failure: str | None) -> Outgoing:
         attempts = message.reconsume_times
         properties = dict(message.properties)
         for name in _LEFT_OUT:
             properties.pop(name, None)
         properties.setdefault(PROPERTY_ORIGIN_MESSAGE_ID, message.message_id)
-        if queue.topic != message.queue.topic:
+        if self._retry_topic != message.queue.topic:
             properties[PROPERTY_RETRY_TOPIC] = message.queue.topic
         properties[PROPERTY_DELAY] = str(FIRST_RETRY_LEVEL + attempts)
         with_failure(properties, failure)
-        header = SendRequestV2(
-            producer_group=INNER_PRODUCER_GROUP,
-            topic=queue.topic,
-            default_topic=AUTO_CREATE_TOPIC,
-            default_topic_queue_nums=4,
-            queue_id=queue.queue_id,
+        return Outgoing(
+            code=RequestCode.SEND_MESSAGE_V2,
+            topic=self._retry_topic,
+            body=message.body,
+            properties=properties_text(properties),
             sys_flag=0,
-            born_timestamp=self._session.clock.now_ms(),
             flag=message.flag,
-            properties=format_properties(properties),
+            message_id=message.message_id,
+            user_topic=self._retry_topic,
             reconsume_times=attempts + 1,
             max_reconsume_times=self._max_reconsume_times,
-            unit_mode=self._session.options.unit_mode,
-            bname=queue.broker_name,
         )
-        request = broker_api.command(RequestCode.SEND_MESSAGE_V2, header, message.body)
-        response = await self._session.request(address, request, _SEND_TIMEOUT_MS)
-        if response.code not in _STORED:
-            raise broker_api.broker_error(response, address)

@@ -189,10 +189,9 @@ class Producer:
         running = self._check_running()
         topic = running.check(message)
         if timeout_ms is None:
-            if running.accumulator is not None and selector is None and key is None:
-                batched = running.accumulator.add(message, queue)
-                if batched is not None:
-                    return await batched
+            batched = running.accumulate(message, queue, selector, key)
+            if batched is not None:
+                return await batched
             timeout_ms = self._options.send_timeout_ms
         else:
             check_timeout(timeout_ms)
@@ -222,10 +221,9 @@ class Producer:
         running = self._check_running()
         topic = running.check(message)
         if timeout_ms is None:
-            if running.accumulator is not None and selector is None and key is None:
-                batched = running.accumulator.add(message, queue)
-                if batched is not None:
-                    return batched
+            batched = running.accumulate(message, queue, selector, key)
+            if batched is not None:
+                return batched
             timeout_ms = self._options.send_timeout_ms
         else:
             check_timeout(timeout_ms)

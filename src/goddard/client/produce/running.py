@@ -4,10 +4,11 @@ The public class, the session, the tracer and transactions use it. Belongs to th
 session.
 """
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from goddard.client import broker_api
 from goddard.client.checks import check_queue
@@ -18,6 +19,7 @@ from goddard.client.produce.encoding import SendSettings, check_body, check_topi
 from goddard.client.produce.hooks import SendHook, SendHooks
 from goddard.client.produce.options import ProducerOptions
 from goddard.client.produce.request_reply import Requests
+from goddard.client.produce.selectors import Selector
 from goddard.client.produce.sender import Sender
 from goddard.client.produce.targets import Targets
 from goddard.client.session import Session
@@ -210,6 +212,14 @@ class RunningProducer:
         return self.sender.submit(
             message, topic, self.options.send_timeout_ms if timeout_ms is None else timeout_ms
         )
+
+    def accumulate(
+        self, message: Message, queue: MessageQueue | None, selector: Selector | None, key: Any
+    ) -> "asyncio.Future[SendResult] | None":
+        """Send a message with others; None if it has to be sent alone."""
+        if self.accumulator is None or selector is not None or key is not None:
+            return None
+        return self.accumulator.add(message, queue)
 
     async def _send_accumulated(self, batch: Batch) -> SendResult:
         out = prepare_batch(
