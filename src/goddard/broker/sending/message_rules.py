@@ -14,6 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from goddard.broker.sending.appender import Appender, FlushTimeoutError
+from goddard.broker.sending.property_meanings import DELAY_PROPERTIES, TIMER_PROPERTIES
 from goddard.broker.settings import BrokerConfig, Settings
 from goddard.errors import ProtocolError, StoreError
 from goddard.protocol.message import (
@@ -21,9 +22,6 @@ from goddard.protocol.message import (
     PROPERTY_INNER_NUM,
     PROPERTY_REAL_QUEUE_ID,
     PROPERTY_REAL_TOPIC,
-    PROPERTY_TIMER_DELAY_MS,
-    PROPERTY_TIMER_DELAY_SEC,
-    PROPERTY_TIMER_DELIVER_MS,
     PROPERTY_TIMER_OUT_MS,
     PROPERTY_WAIT,
     SysFlag,
@@ -47,10 +45,6 @@ from goddard.store.log.records import LogEntry, PreparedRecord, RequestFields
 _MAX_TOPIC_BYTES: Final = 255
 _PREPARED: Final = 0x4
 _INNER_BATCH: Final = int(SysFlag.INNER_BATCH)
-_TIMER_PROPERTIES: Final = frozenset(
-    (PROPERTY_TIMER_DELIVER_MS, PROPERTY_TIMER_DELAY_MS, PROPERTY_TIMER_DELAY_SEC)
-)
-_DELAY_PROPERTIES: Final = _TIMER_PROPERTIES | {PROPERTY_DELAY}
 
 
 class PutStatus(Enum):
@@ -198,14 +192,14 @@ class MessageWriter:
         self._check(message)
         properties = message.properties
         # Half messages and rollbacks are never delayed.
-        if _DELAY_PROPERTIES.isdisjoint(properties) or message.sys_flag & _PREPARED:
+        if DELAY_PROPERTIES.isdisjoint(properties) or message.sys_flag & _PREPARED:
             return message
         level = message.delay_level
         if level <= 0:
             if (
                 message.topic != TIMER_TOPIC
                 and PROPERTY_TIMER_OUT_MS not in properties
-                and not _TIMER_PROPERTIES.isdisjoint(properties)
+                and not TIMER_PROPERTIES.isdisjoint(properties)
             ):
                 raise PutRefusedError(
                     PutStatus.WHEEL_TIMER_NOT_ENABLE, "messages for a time of day are not supported"
@@ -213,7 +207,7 @@ class MessageWriter:
             return message
         level = min(level, self._delay_level_count)
         delayed = {
-            name: value for name, value in properties.items() if name not in _TIMER_PROPERTIES
+            name: value for name, value in properties.items() if name not in TIMER_PROPERTIES
         }
         delayed[PROPERTY_DELAY] = str(level)
         delayed[PROPERTY_REAL_TOPIC] = message.topic
