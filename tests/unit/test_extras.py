@@ -22,7 +22,7 @@ def test_packages_are_those_of_pyproject() -> None:
     assert {extra: names(declared[extra]) for extra in PACKAGES} == {
         extra: set(packages) for extra, packages in PACKAGES.items()
     }
-    assert declared["all"] == ["goddard[server,spark,lake]"]
+    assert declared["all"] == ["goddard[server,spark]"]
 
 
 def test_client_dependencies_are_in_no_extra() -> None:
@@ -33,17 +33,17 @@ def test_client_dependencies_are_in_no_extra() -> None:
 
 def test_missing_package_is_one_line_with_the_command() -> None:
     with pytest.raises(MissingExtraError) as caught:
-        require("lake", "sys", "no_such_package")
+        require("spark", "sys", "no_such_package")
     assert str(caught.value) == (
-        "no_such_package is not installed; it comes with the extra 'lake': "
-        "pip install '.[lake]' in the source folder of Goddard"
+        "no_such_package is not installed; it comes with the extra 'spark': "
+        "pip install '.[spark]' in the source folder of Goddard"
     )
     assert isinstance(caught.value, GoddardError)
     assert isinstance(caught.value, ImportError)
 
 
 @pytest.mark.parametrize(
-    ("name", "extra"), [("rich.table", "server"), ("pyspark", "spark"), ("deltalake", "lake")]
+    ("name", "extra"), [("rich.table", "server"), ("pyspark", "spark"), ("deltalake", "spark")]
 )
 def test_failed_import_is_explained(name: str, extra: str) -> None:
     explained = missing_extra(ModuleNotFoundError("No module", name=name))

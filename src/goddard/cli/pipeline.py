@@ -27,17 +27,16 @@ from goddard.extras import missing_extra, require
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from goddard.pipelines.jobs.job import Job, Sink
-    from goddard.pipelines.running import Progress
+    from goddard.pipelines.job import Job, Sink
+    from goddard.pipelines.monitoring import Progress
 
 _SHOWN_BATCHES: Final = 10
 _LAKE: Final = {"delta": "deltalake", "iceberg": "pyiceberg"}
-_EMITS: Final = {
-    "closed": "each window is written once, {late} after its end",
-    "changed": "windows are written when they change, and dropped {late} after their end",
-    "all": "all windows are written with each batch, and never dropped",
+_OUTPUT_MODES: Final = {
+    "append": "each window is written once, {delay} after its end",
+    "update": "windows are written when they change, and dropped {delay} after their end",
+    "complete": "all windows are written with each batch, and never dropped",
 }
-_SECRETS: Final = ("secretkey", "securitytoken", "tlskeypassword", "password")
 
 
 @click.group(context_settings=HELP_OPTIONS)
@@ -105,18 +104,20 @@ def run(
             raise ConfigError(f"--to {end} is not after --from {start}")
         _check_code(loaded)
         is_batch = start_ms is not None or end_ms is not None or not loaded.source.is_stream
-        locks: Any = _pipelines("locks")
+        checkpoint: Any = _pipelines("checkpoint")
         stopped_by = 0
-        what = locks.back_fill(loaded, start_ms, end_ms) if is_batch else locks.STREAM
+        what = (
+            checkpoint.back_fill_name(loaded, start_ms, end_ms) if is_batch else checkpoint.STREAM
+        )
         with _lock(loaded, what, settings) as is_held:
             with _quiet_retries():
-                _pipelines("reach").check_source(loaded)
+                _pipelines("status").check_source(loaded)
             with (
                 _session(loaded, master, settings, spark_log) as spark,
                 _ProgressDisplay(loaded.name) as display,
             ):
-                running: Any = importlib.import_module("goddard.pipelines.running")
-                prepared = running.Pipeline(loaded, spark, is_held=is_held)
+                runner: Any = importlib.import_module("goddard.pipelines.runner")
+                prepared = runner.Pipeline(loaded, spark, is_held=is_held)
                 if is_batch:
                     prepared.back_fill(start_ms, end_ms, display.report)
                 else:
@@ -124,7 +125,7 @@ def run(
                         prepared.run(display.report, stop)
                     if loaded.run.trigger == "availableNow" and not prepared.has_read_all:
                         stopped_by = stop.number
-        display.close(loaded, prepared.last_words)
+        display.close(loaded, prepared.summary)
         if stopped_by:
             # The exit code must differ from that of a complete run.
             click.echo(
@@ -147,9 +148,9 @@ def plan(job: str, changes: tuple[str, ...], name_servers: str | None, explain: 
         _show_notes(loaded)
         if explain:
             with _session(loaded, "local[1]", (), None) as spark:
-                running: Any = importlib.import_module("goddard.pipelines.running")
-                prepared = running.Pipeline(loaded, spark)
-                prepared.final_frame(prepared.messages()).explain("formatted")
+                runner: Any = importlib.import_module("goddard.pipelines.runner")
+                prepared = runner.Pipeline(loaded, spark)
+                prepared.valid_frame(prepared.messages()).explain("formatted")
 
 
 @pipeline.command()
@@ -166,11 +167,11 @@ def validate(job: str, changes: tuple[str, ...], name_servers: str | None) -> No
 
 
 @pipeline.command("list")
-def list_ready() -> None:
+def list_builtin() -> None:
     """Show the pipelines that come with Goddard."""
     with _errors_in_one_line():
-        ready: Any = _pipelines("ready")
-        rows = [(name, ready.find_job(name).description) for name in ready.ready_names()]
+        builtin: Any = _pipelines("builtin")
+        rows = [(name, builtin.find_job(name).description) for name in builtin.builtin_names()]
     print_table("", ("name", "what it does"), rows)
     click.echo("Run one with: goddard pipeline run NAME -n HOST:PORT")
 
@@ -258,7 +259,7 @@ def replay(
     with _errors_in_one_line():
         loaded = _load(job, changes, name_servers)
         with _session(loaded, master, settings, spark_log) as spark:
-            module: Any = importlib.import_module("goddard.pipelines.ready.dead_letter")
+            module: Any = importlib.import_module("goddard.pipelines.builtin.dead_letter")
             done = module.replay(loaded, spark, where=where, again=again, only_show=dry_run)
     if done.rows:
         print_table("", ("origin topic", "messages"), sorted(done.rows.items()))
@@ -278,21 +279,26 @@ def _load(name: str, changes: tuple[str, ...], name_servers: str | None) -> "Job
     values = dict(_pair("--set", each) for each in changes)
     if name_servers is not None:
         values["source.nameServers"] = name_servers
-    loaded: Job = _pipelines("ready").find_job(name, values)
+    loaded: Job = _pipelines("builtin").find_job(name, values)
     return loaded
 
 
 def _check_code(job: "Job") -> None:
     """Check for missing packages and functions before Spark starts."""
-    _pipelines("jobs.functions").check_functions(job)
+    _pipelines("transforms").check_functions(job)
     for sink in (job.sink, job.quarantine):
         package = None if sink is None else _LAKE.get(sink.format)
         if package is not None:
-            require("lake", package)
+            require("spark", package)
+
+
+def _shown(options: Mapping[str, Any]) -> str:
+    text: str = _pipelines("config").shown(options)
+    return text
 
 
 def _show_notes(job: "Job") -> None:
-    for note in _pipelines("jobs.checks").notes(job):
+    for note in _pipelines("validate").notes(job):
         click.echo(f"note: {note}")
 
 
@@ -319,24 +325,26 @@ def _time_ms(option: str, text: str | None) -> int | None:
 
 def _steps(job: "Job") -> list[tuple[str, str]]:
     """The steps of a job, for people."""
-    rows = [(f"read {job.source.format}", _pairs(job.source.options))]
+    rows = [(f"read {job.source.format}", _shown(job.source.options))]
     if job.parse is not None:
-        rows.append((f"parse {job.parse.format}", job.parse.schema))
-        rows.append(("", f"else {job.parse.otherwise}"))
+        rows.append((f"parse {job.parse.format}", job.parse.schema or job.parse.schema_file or ""))
+        rows.append(("", f"else {job.parse_action}"))
     rows += [
-        ("expect", f"{each.name}: {each.condition}, else {each.otherwise}")
+        ("expect", f"{each.label}: {each.condition}, else {each.on_violation}")
         for each in job.expectations
     ]
     if job.deduplicate is not None:
         spec = job.deduplicate
-        rows.append(("deduplicate", f"{', '.join(spec.keys)} within {spec.within} of {spec.time}"))
+        rows.append(
+            ("deduplicate", f"{', '.join(spec.keys)} within {spec.watermark} of {spec.time}")
+        )
     rows += [("transform", each.sql or each.python or "") for each in job.transforms]
     if job.aggregate is not None:
         windows = job.aggregate
         by = f" by {', '.join(windows.by)}" if windows.by else ""
         rows.append(("aggregate", f"{windows.window} of {windows.time}{by}"))
         rows += [("", f"{name} = {text}") for name, text in windows.values.items()]
-        rows.append(("", _EMITS[windows.emit].format(late=windows.late)))
+        rows.append(("", _OUTPUT_MODES[windows.output_mode].format(delay=windows.delay)))
     rows.append(("write", _sink_text(job.sink)))
     if job.quarantine is not None:
         rows.append(("quarantine", _sink_text(job.quarantine)))
@@ -345,17 +353,10 @@ def _steps(job: "Job") -> list[tuple[str, str]]:
 
 
 def _sink_text(sink: "Sink") -> str:
-    place = sink.path or sink.table or _pairs(sink.options)
-    once = "exactly once" if sink.is_exactly_once else "at least once"
+    place = sink.path or sink.table or _shown(sink.options)
+    once = "exactly once" if sink.is_exactly_once or sink.is_files else "at least once"
     by = f", by {', '.join(sink.partition_by)}" if sink.partition_by else ""
     return f"{sink.format} {place}{by} ({once})"
-
-
-def _pairs(options: Mapping[str, str]) -> str:
-    """The options as text, without secrets."""
-    return ", ".join(
-        f"{name}={'***' if name.lower() in _SECRETS else value}" for name, value in options.items()
-    )
 
 
 # Running
@@ -376,21 +377,21 @@ def _errors_in_one_line() -> Iterator[None]:
         )
         if not is_known:
             raise
-        raise click.ClickException(_pipelines("failures").sentence(error)) from error
+        raise click.ClickException(_pipelines("errors").sentence(error)) from error
 
 
 @contextlib.contextmanager
 def _lock(job: "Job", what: str, settings: tuple[str, ...]) -> Iterator[bool]:
     """Refuse a second run before the slow start of Spark; yields whether the lock is held."""
-    locks: Any = _pipelines("locks")
+    checkpoint: Any = _pipelines("checkpoint")
     given = dict(_pair("--conf", each) for each in settings)
-    folder = locks.local_folder(job.run.checkpoint, dict(job.run.settings) | given)
+    folder = checkpoint.local_folder(job.run.checkpoint, dict(job.run.settings) | given)
     if folder is None:
         yield False
         return
     with contextlib.ExitStack() as stack:
         try:
-            stack.enter_context(locks.held(folder, what))
+            stack.enter_context(checkpoint.held(folder, what))
         except ConfigError as error:
             raise ConfigError(f"{job.name}: {error}") from error
         yield True
@@ -409,27 +410,27 @@ def _session(
         spark: SparkSession = session.spark_session(
             master, name=job.name, settings=dict(job.run.settings) | given, log=log
         )
-    failures: Any = _pipelines("failures")
+    errors: Any = _pipelines("errors")
     try:
         yield spark
     except GoddardError:
         raise
     except Exception as error:
-        if failures.java_has_ended(spark, error):
-            raise failures.PipelineError(f"{job.name}: {failures.JAVA_ENDED}") from error
+        if errors.java_has_ended(spark, error):
+            raise errors.PipelineError(f"{job.name}: {errors.JAVA_ENDED}") from error
         raise
     finally:
-        if active is None and not failures.java_has_ended(spark):
+        if active is None and not errors.java_has_ended(spark):
             _stop(spark)
 
 
 def _stop(spark: "SparkSession") -> None:
-    failures: Any = _pipelines("failures")
+    errors: Any = _pipelines("errors")
     try:
         spark.stop()
     except Exception as error:
         # The signal has also ended Java.
-        if not failures.java_has_ended(spark, error, is_ending=True):
+        if not errors.java_has_ended(spark, error, is_ending=True):
             raise
 
 
@@ -530,9 +531,9 @@ class _ProgressDisplay:
             self._is_counted = False
         elif not progress.query.endswith("-quarantine"):
             self._rows += progress.rows
-        if progress.tally is not None:
-            self._quarantined += progress.tally.quarantined
-            self._dropped += progress.tally.dropped
+        if progress.counts is not None:
+            self._quarantined += progress.counts.quarantined
+            self._dropped += progress.counts.dropped
         self._late += progress.late
         self._batches = [*self._batches, progress][-_SHOWN_BATCHES:]
         if self._live is not None:
@@ -540,15 +541,15 @@ class _ProgressDisplay:
         else:
             click.echo(_line(progress))
 
-    def close(self, job: "Job", last_words: str | None) -> None:
+    def close(self, job: "Job", summary: str | None) -> None:
         seconds = time.monotonic() - self._began
         bad = f", {self._quarantined:,} quarantined" if self._quarantined else ""
         bad += f", {self._dropped:,} dropped" if self._dropped else ""
         bad += f", {self._late:,} were late and dropped" if self._late else ""
         count = f"{self._rows:,} messages" if self._is_counted else "done"
         click.echo(f"{self._name}: {count} in {seconds:.1f} s{bad}; {_sink_text(job.sink)}")
-        if last_words:
-            click.echo(last_words)
+        if summary:
+            click.echo(summary)
 
     def _table(self) -> Any:
         table = importlib.import_module("rich.table").Table(title=self._name, title_justify="left")
@@ -561,8 +562,8 @@ class _ProgressDisplay:
 
 
 def _cells(progress: "Progress") -> tuple[str, ...]:
-    tally = progress.tally
-    bad = "" if tally is None else f"{tally.quarantined + tally.dropped:,}"
+    counts = progress.counts
+    bad = "" if counts is None else f"{counts.quarantined + counts.dropped:,}"
     rate = None if progress.rows is None else progress.rows / max(progress.seconds, 0.001)
     return (
         str(progress.batch),

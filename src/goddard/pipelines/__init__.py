@@ -1,6 +1,5 @@
 """Pipelines from topics to tables: job files, and what runs them on Spark.
 
-``jobs.files`` reads and checks a job file, ``running`` runs it. A batch that Spark repeats after a
-crash replaces in every table what it had written itself, and nothing else: tables get each message
-exactly once. ``ready`` has the pipelines that come with Goddard.
+``config`` reads a job file, ``runner`` runs it. Delta and Iceberg tables get each message exactly
+once, also if Spark repeats a batch after a crash. ``builtin`` has the included pipelines.
 """

@@ -1,4 +1,4 @@
-"""How far a job is: its place in every queue, by its group's offsets or by its checkpoint.
+"""The state of a job: its offset in every queue, and whether a new job has anything to read.
 
 Asks the cluster; needs no Spark.
 """
@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from goddard.errors import ConfigError, GoddardError
-from goddard.pipelines.jobs.job import Job
+from goddard.pipelines.errors import PipelineError
+from goddard.pipelines.job import Job
 from goddard.spark.options import parse_source
 from goddard.spark.reading import offsets
 from goddard.spark.reading.cluster import ClusterClient
@@ -87,3 +88,24 @@ def checkpoint_offsets(checkpoint: str) -> tuple[int, Offsets] | None:
     except (OSError, ValueError, IndexError, TypeError, GoddardError):
         return None
     return max(numbers), found
+
+
+def check_source(job: Job) -> None:
+    """PipelineError if a new job would read nothing.
+
+    A job that has run before waits for unreachable servers, as its options say.
+    """
+    if not job.source.is_stream or not _is_new(job):
+        return
+    try:
+        options = parse_source(job.source.options, is_streaming=True)
+        with ClusterClient(options.connection) as cluster:
+            cluster.queues(options)
+    except GoddardError as error:
+        raise PipelineError(f"{job.name}: {error}") from error
+
+
+def _is_new(job: Job) -> bool:
+    """Whether there is no checkpoint on this machine; other file systems are not asked."""
+    checkpoint = job.run.checkpoint.removeprefix("file://").removeprefix("file:")
+    return ":" not in checkpoint and not (Path(checkpoint) / "query").exists()

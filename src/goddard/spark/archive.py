@@ -146,7 +146,7 @@ def _open(spark: SparkSession, path: str, queues: Iterable[MessageQueue]) -> Dat
 
 def _open_delta(spark: SparkSession, folder: Path) -> DataFrame:
     """The files of the newest version of a table, without Delta's Java libraries."""
-    require("lake", "deltalake")
+    require("spark", "deltalake")
     # Imported here, because it belongs to another extra than the source.
     deltalake: Any = importlib.import_module("deltalake")
     table = deltalake.DeltaTable(str(folder))

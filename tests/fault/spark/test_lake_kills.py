@@ -1,11 +1,9 @@
 """kill -9 of pipelines in the middle of a batch: Delta and Iceberg tables have each message once.
 
 One job writes both: valid rows to a Delta table, the others to a quarantine table in Iceberg. By
-default there is one kill. The environment variable GODDARD_SPARK_CYCLES sets another number, and
-then Parquet tables with compaction are tested too.
+default there is one kill. The environment variable GODDARD_SPARK_CYCLES sets another number.
 """
 
-import importlib
 import os
 import random
 import signal
@@ -14,7 +12,6 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import deltalake
 import pytest
@@ -26,7 +23,6 @@ from goddard.testing.site import Site
 from tests.support.numbered_topic import NumberedTopic
 
 CYCLES = int(os.environ.get("GODDARD_SPARK_CYCLES", "1"))
-KINDS = ("lake", "parquet") if "GODDARD_SPARK_CYCLES" in os.environ else ("lake",)
 _SECONDS = 240
 _BATCH = 100
 
@@ -50,8 +46,7 @@ sql = "SELECT cast(text AS bigint) AS number, queueId FROM input"
 trigger = "1 second"
 checkpoint = "{folder}/checkpoint"
 """
-_TABLES = {
-    "lake": """
+_TABLES = """
 [sink]
 format = "delta"
 path = "{folder}/good"
@@ -63,29 +58,18 @@ table = "numbers.odd"
 type = "sql"
 uri = "sqlite:///{folder}/catalog.db"
 warehouse = "file://{folder}/warehouse"
-""",
-    "parquet": """
-[sink]
-path = "{folder}/good"
-partitionBy = ["queueId"]
-compact = true
-[quarantine]
-path = "{folder}/bad"
-compact = true
-""",
-}
+"""
 
 
 class Pipeline:
     """A pipeline in its own process, and its tables."""
 
-    def __init__(self, folder: Path, source: NumberedTopic, kind: str) -> None:
+    def __init__(self, folder: Path, source: NumberedTopic) -> None:
         self.folder = folder
         self.source = source
-        self.kind = kind
         (folder / "warehouse").mkdir(parents=True)
         values = {"folder": folder, "topic": source.name, "batch": _BATCH}
-        text = (_JOB + _TABLES[kind]).format(name_servers=source.site.namesrv, **values)
+        text = (_JOB + _TABLES).format(name_servers=source.site.namesrv, **values)
         (folder / "job.toml").write_text(text)
         self.command = [
             *(sys.executable, "-m", "goddard.cli.main", "pipeline", "run"),
@@ -124,40 +108,25 @@ class Pipeline:
         assert done.returncode == 0, done.stdout + done.stderr
 
     def good(self) -> list[int]:
-        if self.kind == "parquet":
-            return self._parquet("good", "number")
         table = deltalake.DeltaTable(str(self.folder / "good"))
         assert table.count() == table.to_pyarrow_table().num_rows
         return sorted(row["number"] for row in table.to_pyarrow_table().to_pylist())
 
     def bad(self) -> list[int]:
-        if self.kind == "parquet":
-            return self._parquet("bad", "body")
         uri, warehouse = f"sqlite:///{self.folder}/catalog.db", f"file://{self.folder}/warehouse"
         catalog = load_catalog("default", type="sql", uri=uri, warehouse=warehouse)
         rows = catalog.load_table("numbers.odd").scan().to_arrow().to_pylist()
         return sorted(int(row["body"]) for row in rows)
 
-    def _parquet(self, table: str, column: str) -> list[int]:
-        files = [
-            path
-            for path in (self.folder / table).rglob("*.parquet")
-            if "_goddard" not in path.parts
-        ]
-        # Imported as Any: the module has no type annotations.
-        parquet: Any = importlib.import_module("pyarrow.parquet")
-        tables = [parquet.read_table(path, columns=[column]) for path in files]
-        return sorted(int(row[column]) for each in tables for row in each.to_pylist())
 
-
-@pytest.fixture(params=KINDS)
-def pipeline(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pipeline]:
+@pytest.fixture
+def pipeline(tmp_path: Path) -> Iterator[Pipeline]:
     with Cluster(tmp_path / "cluster") as cluster:
         site = Site(cluster.start_name_server())
         site.start_goddard_broker(cluster)
         source = NumberedTopic(site, "numbers")
         source.fill(_BATCH)
-        pipeline = Pipeline(tmp_path / "job", source, request.param)
+        pipeline = Pipeline(tmp_path / "job", source)
         with pipeline.process:
             yield pipeline
 

@@ -5,7 +5,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from goddard.pipelines.ready.chart import (
+from goddard.pipelines.builtin.chart import (
     GroupLag,
     Slot,
     busiest,

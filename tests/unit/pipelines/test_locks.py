@@ -8,8 +8,8 @@ from click.testing import CliRunner
 
 from goddard.cli.commands import goddard
 from goddard.errors import ConfigError
-from goddard.pipelines import locks
-from goddard.pipelines.jobs.files import load_job
+from goddard.pipelines import checkpoint
+from goddard.pipelines.config import load_job
 
 _JOB = """
 name = "small"
@@ -45,22 +45,22 @@ def test_only_local_paths_have_locks(
     path: str, folder: Path | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("HADOOP_CONF_DIR", raising=False)
-    assert locks.local_folder(path) == folder
-    assert locks.local_folder("a", {"spark.hadoop.fs.defaultFS": "hdfs://host"}) is None
+    assert checkpoint.local_folder(path) == folder
+    assert checkpoint.local_folder("a", {"spark.hadoop.fs.defaultFS": "hdfs://host"}) is None
     monkeypatch.setenv("HADOOP_CONF_DIR", "/etc/hadoop")
-    assert locks.local_folder("a") is None
+    assert checkpoint.local_folder("a") is None
 
 
 def test_a_second_run_is_refused_until_the_first_has_ended(tmp_path: Path) -> None:
-    with locks.held(tmp_path, "run"):
+    with checkpoint.held(tmp_path, "run"):
         with (
             pytest.raises(ConfigError, match=f"it runs already, as process {os.getpid()}; wait"),
-            locks.held(tmp_path, "run"),
+            checkpoint.held(tmp_path, "run"),
         ):
             raise AssertionError
-        with locks.held(tmp_path, "back-fill-1"):
+        with checkpoint.held(tmp_path, "back-fill-1"):
             pass
-    with locks.held(tmp_path, "run"):
+    with checkpoint.held(tmp_path, "run"):
         pass
 
 
@@ -68,19 +68,19 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with (
         pytest.raises(ConfigError, match=r"cannot be written to \(Not a directory\)"),
-        locks.held(tmp_path / "file" / "checkpoint", "run"),
+        checkpoint.held(tmp_path / "file" / "checkpoint", "run"),
     ):
         raise AssertionError
 
 
 def test_the_command_refuses_before_spark_starts(file: Path, tmp_path: Path) -> None:
     # Nothing listens on the name server's address: the job is refused before it is asked.
-    with locks.held(tmp_path / "checkpoint", locks.STREAM):
+    with checkpoint.held(tmp_path / "checkpoint", checkpoint.STREAM):
         done = CliRunner().invoke(goddard, ["pipeline", "run", str(file)])
     assert done.exit_code == 1
     said = f"it runs already, as process {os.getpid()}; wait for it or stop it"
     assert done.stderr == f"Error: small: {said}\n"
     job = load_job(file)
-    with locks.held(tmp_path / "checkpoint", locks.back_fill(job, 5, None)):
+    with checkpoint.held(tmp_path / "checkpoint", checkpoint.back_fill_name(job, 5, None)):
         done = CliRunner().invoke(goddard, ["pipeline", "run", str(file), "--from", "5"])
     assert (done.exit_code, done.stderr) == (1, f"Error: small: {said}\n")

@@ -18,37 +18,16 @@ from goddard.cli.commands import goddard
 from goddard.cli.pipeline import is_not_of_py4j, stop_on_signals
 from goddard.client.values import MessageQueue
 from goddard.errors import ConfigError
-from goddard.pipelines.avro import AvroDecoder
-from goddard.pipelines.failures import sentence
-from goddard.pipelines.jobs.files import load_job
-from goddard.pipelines.jobs.sections import interval_ms
-from goddard.pipelines.ready import find_job, ready_names
+from goddard.pipelines.builtin import builtin_names, find_job
+from goddard.pipelines.checkpoint import single
+from goddard.pipelines.config import load_job
+from goddard.pipelines.errors import sentence
+from goddard.pipelines.files import literal
+from goddard.pipelines.job import interval_ms
+from goddard.pipelines.lakehouse import partition_values
+from goddard.pipelines.parse import AvroDecoder
 from goddard.pipelines.status import checkpoint_offsets
-from goddard.pipelines.tables.batches import Batch, query_name, single
-from goddard.pipelines.tables.files import File, literal
-from goddard.pipelines.tables.lake import partition_values
-from goddard.pipelines.tables.parquet import groups_to_merge
 from goddard.spark.reading import offsets
-
-
-def test_file_names_contain_their_batch() -> None:
-    query = query_name("E94B6249-13b2-4e8a-8521-67a8b1e0d13d")
-    batch = Batch(query, 7)
-    name = batch.file_name(3, "c000.snappy.parquet")
-    assert name == f"part-{query}-0000000007-00003.c000.snappy.parquet"
-    assert batch.owns(name)
-    assert not batch.follows(name)
-    assert Batch(query, 8).follows(name)
-    assert not Batch(query, 8).owns(name)
-    assert not Batch("f" * 32, 7).owns(name)
-    assert not Batch("f" * 32, 8).follows(name)
-    # However many files there are.
-    last = batch.file_name(100_000, "parquet")
-    assert batch.owns(last)
-    assert Batch(query, 8).follows(last)
-    for foreign in ("part-0-x.parquet", f"merged-{query}-1.parquet", "", f"x{name}"):
-        assert not batch.owns(foreign)
-        assert not batch.follows(foreign)
 
 
 @pytest.mark.parametrize(
@@ -75,17 +54,6 @@ def test_ids_of_single_batches() -> None:
     assert single("a", 1, None) == single("a", 1, None)
     assert single("a", 1, None) != single("a", 1, 2)
     assert not single("a").is_of_stream
-    assert single("a").owns(single("a").file_name(0, "parquet"))
-
-
-def test_small_files_are_merged_in_groups() -> None:
-    def files(*sizes_mib: int) -> list[File]:
-        return [File(f"f{at}", size << 20) for at, size in enumerate(sizes_mib)]
-
-    assert groups_to_merge(files()) == []
-    assert groups_to_merge(files(1, 1, 1)) == []
-    assert [len(group) for group in groups_to_merge(files(1, 1, 1, 1))] == [4]
-    assert [len(group) for group in groups_to_merge(files(*[31] * 10))] == [4, 4]
 
 
 def test_partition_values_from_folder_names() -> None:
@@ -224,8 +192,8 @@ def test_other_errors_are_shown_with_their_type() -> None:
 
 
 def test_builtin_pipelines_are_valid_and_described() -> None:
-    assert ready_names() == ("archive", "dead-letter", "traffic")
-    for name in ready_names():
+    assert builtin_names() == ("archive", "dead-letter", "traffic")
+    for name in builtin_names():
         job = find_job(name, {"source.nameServers": "h:1"})
         assert job.name == name
         assert job.description
@@ -259,11 +227,11 @@ def test_the_command_checks_and_explains_without_spark(tmp_path: Path) -> None:
     runner = CliRunner()
     assert "archive: valid" in runner.invoke(goddard, ["pipeline", "validate", "archive"]).output
     listed = runner.invoke(goddard, ["pipeline", "list"]).output
-    assert all(name in listed for name in ready_names())
+    assert all(name in listed for name in builtin_names())
     args = ["pipeline", "plan", "archive", "-n", "h:1", "--set", "sink.path=elsewhere"]
     planned = runner.invoke(goddard, args).output
     assert "nameServers=h:1" in planned
-    assert "parquet elsewhere, by day, topic (exactly once)" in planned
+    assert "delta elsewhere, by day, topic (exactly once)" in planned
     secret = ["--set", "source.accessKey=a", "--set", "source.secretKey=hush"]
     planned = runner.invoke(goddard, [*args, *secret]).output
     assert "secretKey=***" in planned
@@ -309,8 +277,8 @@ def test_missing_packages_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("goddard.extras.find_spec", lambda _: None)
     wrong = CliRunner().invoke(goddard, args)
     assert wrong.exit_code == 1
-    assert "deltalake is not installed; it comes with the extra 'lake'" in wrong.output
-    assert "pip install '.[lake]'" in wrong.output
+    assert "deltalake is not installed; it comes with the extra 'spark'" in wrong.output
+    assert "pip install '.[spark]'" in wrong.output
 
 
 def test_a_second_ctrl_c_stops_at_once() -> None:

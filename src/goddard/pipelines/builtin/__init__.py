@@ -8,28 +8,30 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from goddard.errors import ConfigError
-from goddard.pipelines.jobs.files import load_job
-from goddard.pipelines.jobs.job import Job
-from goddard.pipelines.jobs.sections import near
+from goddard.pipelines.config import load_job
+from goddard.pipelines.job import Job
+from goddard.pipelines.schemas import near
 
 _FOLDER = Path(__file__).parent
 
 
-def ready_names() -> tuple[str, ...]:
+def builtin_names() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in _FOLDER.glob("*.toml")))
 
 
 def find_job(name: str, changes: Mapping[str, str] | None = None) -> Job:
-    """The job of a file, or a ready one by its name."""
+    """The job of a file, or a built-in one by its name."""
     path = Path(name)
     if path.is_file():
         return load_job(path, changes)
-    if name in ready_names():
+    if name in builtin_names():
         return load_job(_FOLDER / f"{name}.toml", changes, called=name)
     if path.is_dir():
         raise ConfigError(
-            f"{name} is a folder; a job file is wanted, or {', '.join(ready_names())}"
+            f"{name} is a folder; a job file is wanted, or {', '.join(builtin_names())}"
         )
     if path.suffix == ".toml" or len(path.parts) > 1:
         raise ConfigError(f"{name} does not exist")
-    raise ConfigError(f"{name} is neither a file nor a ready pipeline; {near(name, ready_names())}")
+    raise ConfigError(
+        f"{name} is neither a file nor a built-in pipeline; {near(name, builtin_names())}"
+    )

@@ -1,4 +1,4 @@
-"""Files of a table through Hadoop's FileSystem, so that any path works that Spark can write to.
+"""Files through Hadoop's FileSystem, so that every path works that Spark can write to.
 
 Only the driver uses it, from one thread at a time. Paths are relative to the root, with "/".
 """
@@ -11,7 +11,7 @@ from typing import Any, Final
 from pyspark.sql import SparkSession
 
 from goddard.errors import ConfigError
-from goddard.pipelines.failures import sentence
+from goddard.pipelines.errors import sentence
 
 _MAX_TEXT_BYTES: Final = 64 * 1024 * 1024
 _PATTERN_CHARACTERS: Final = re.compile(r"[\\*?\[\]{}]")

@@ -1,17 +1,18 @@
-"""Iceberg and Delta tables, exactly once, without their Java: Spark writes files, Python commits.
+"""Delta and Iceberg tables, exactly once, without their Java: Spark writes files, Python commits.
 
 Spark's tasks write Parquet files into a folder of the attempt; one atomic commit of the table's own
-log then adds them, and says in the same commit which batch it was and at which offsets it ends. A
-batch that is repeated looks there first: what was committed is left alone. Files of attempts that
-were not committed stay until the table is vacuumed, because another process may be about to commit
-them. The two packages are the extra ``lake``.
+log adds them, with the number of the batch and the offsets at which it ends. A batch that is
+repeated looks there first, and is not written twice. Files of attempts that were not committed stay
+until the table is vacuumed, because another process may be about to commit them.
+
+Upserts and histories (SCD type 2) merge the rows of a batch into a Delta table on the driver.
 """
 
 import json
 import time
 import uuid
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
 from urllib.parse import unquote
 
 import deltalake
@@ -23,28 +24,56 @@ from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 from pyiceberg.table import Table, TableProperties
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import ArrayType, DataType, MapType, NullType, StructField, StructType
 
 from goddard.errors import ConfigError
-from goddard.pipelines.failures import sentence
-from goddard.pipelines.tables.batches import Batch
-from goddard.pipelines.tables.files import File, Files
-from goddard.pipelines.tables.schemas import without_constraints
+from goddard.pipelines.checkpoint import Batch
+from goddard.pipelines.errors import sentence
+from goddard.pipelines.files import File, Files, literal
+from goddard.pipelines.job import Sink
 
 _COMMIT_TRIES: Final = 5
+_COMPACT_EVERY_BATCHES: Final = 32
 _NULL_PARTITION: Final = "__HIVE_DEFAULT_PARTITION__"
 _TWIN: Final = "_partition_"
-# The last batch of a query, and the offsets at its end, in the log of a table.
+# The last batch of a query, the offsets at its end and its rules, in the log of a table.
 _BATCH: Final = "goddard.batch"
 _OFFSETS: Final = "goddard.offsets"
+_RULES: Final = "goddard.rules"
+
+Mode = Literal["append", "overwrite", "upsert"]
 
 
 def _arrow_schema(frame: DataFrame) -> pa.Schema:
-    """The schema of the rows; anything may be null, whatever the first batch looks like."""
-    schema = without_constraints(frame.schema)
+    """The schema of the rows, with every field nullable."""
+    schema = _nullable(frame.schema)
     assert isinstance(schema, StructType)
     return to_arrow_schema(schema, timezone="UTC")
+
+
+def _nullable(type_: DataType, place: str = "") -> DataType:
+    """A type whose fields are all nullable; ConfigError if one has no type but null."""
+    match type_:
+        case NullType():
+            raise ConfigError(
+                f"the column {place} is null without a type; write for example cast(NULL AS string)"
+            )
+        case StructType():
+            prefix = f"{place}." if place else ""
+            return StructType(
+                [
+                    StructField(each.name, _nullable(each.dataType, f"{prefix}{each.name}"))
+                    for each in type_
+                ]
+            )
+        case ArrayType():
+            return ArrayType(_nullable(type_.elementType, f"{place}[]"))
+        case MapType():
+            key = _nullable(type_.keyType, f"{place}[key]")
+            return MapType(key, _nullable(type_.valueType, f"{place}[value]"))
+        case _:
+            return type_
 
 
 def check_table(
@@ -129,19 +158,12 @@ def _attempt(batch: Batch) -> str:
 class IcebergTable:
     """A table of a catalog, made when the first batch comes."""
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        name: str,
-        catalog: dict[str, str],
-        *,
-        location: str | None = None,
-        partition_by: tuple[str, ...] = (),
-    ) -> None:
+    def __init__(self, spark: SparkSession, sink: Sink) -> None:
         self._spark = spark
-        self._name = name
-        self._location = location
-        self._partition_by = partition_by
+        self._name = name = sink.table or ""
+        self._location = sink.path
+        self._partition_by = sink.partition_by
+        catalog = {key: str(value) for key, value in sink.catalog.items()}
         properties = {key: value for key, value in catalog.items() if key != "name"}
         try:
             self._catalog: Catalog = load_catalog(catalog.get("name", "default"), **properties)
@@ -180,9 +202,6 @@ class IcebergTable:
                     break
         return True
 
-    def withdraw(self, batch: Batch) -> None:
-        """Nothing: a batch without rows had none at its first attempt either."""
-
     def finish(self) -> None:
         """Nothing is left to do."""
 
@@ -194,10 +213,18 @@ class IcebergTable:
             properties = {f"{_BATCH}.{batch.query}": str(batch.number)}
             if batch.ends is not None:
                 properties[f"{_OFFSETS}.{batch.query}"] = batch.ends
+            if batch.rules is not None:
+                properties[f"{_RULES}.{batch.query}"] = str(batch.rules)
             transaction.set_properties(properties)
             # The mark tells what is there already; looking through all files would take longer and
             # longer.
             transaction.add_files(paths, snapshot_properties=marks, check_duplicate_files=False)
+
+    def last(self, batch: Batch) -> Batch | None:
+        try:
+            return self._last_batch(self._catalog.load_table(self._name), batch.query)
+        except NoSuchTableError:
+            return None
 
     def _is_written(self, table: Table, batch: Batch) -> bool:
         last = self._last_batch(table, batch.query)
@@ -207,10 +234,16 @@ class IcebergTable:
 
     def _last_batch(self, table: Table, query: str) -> Batch | None:
         # Properties of the table, because snapshots expire.
-        number = table.properties.get(f"{_BATCH}.{query}")
+        found = table.properties
+        number, rules = found.get(f"{_BATCH}.{query}"), found.get(f"{_RULES}.{query}")
         if number is None:
             return None
-        return Batch(query, int(number), ends=table.properties.get(f"{_OFFSETS}.{query}"))
+        return Batch(
+            query,
+            int(number),
+            ends=found.get(f"{_OFFSETS}.{query}"),
+            rules=None if rules is None else int(rules),
+        )
 
     def _table(self, schema: pa.Schema) -> Table:
         try:
@@ -230,20 +263,22 @@ class IcebergTable:
 
 
 class DeltaTable:
-    """A table in a folder, made when the first batch comes."""
+    """A table in a folder, created with the first batch.
+
+    The mode "overwrite" replaces all rows with every batch. "upsert" replaces the row that has the
+    same ``keys``.
+    """
 
     def __init__(
-        self,
-        spark: SparkSession,
-        path: str,
-        *,
-        partition_by: tuple[str, ...] = (),
-        options: dict[str, str] | None = None,
+        self, spark: SparkSession, sink: Sink, *, mode: Mode = "append", keys: tuple[str, ...] = ()
     ) -> None:
-        self._files = Files(spark, path)
+        self._files = Files(spark, sink.path or "")
         self._spark = spark
-        self._partition_by = partition_by
-        self._options = options
+        self._partition_by = sink.partition_by
+        self._options = {name: str(value) for name, value in sink.options.items()} or None
+        self._compact = sink.compact
+        self._mode = mode
+        self._keys = keys
 
     def write(self, frame: DataFrame, batch: Batch) -> bool:
         schema = _arrow_schema(frame)
@@ -254,16 +289,39 @@ class DeltaTable:
         ):
             return False
         known: Any = table.schema()
-        new = check_table(
-            root,
-            pa.schema(known),
-            schema,
-            table.metadata().partition_columns,
-            self._partition_by,
-        )
+        partitions = table.metadata().partition_columns
+        new = check_table(root, pa.schema(known), schema, partitions, self._partition_by)
         if new:
             fields = deltalake.Schema.from_arrow(schema).fields
             table.alter.add_columns([field for field in fields if field.name in new])
+        if self._compact and batch.number and batch.number % _COMPACT_EVERY_BATCHES == 0:
+            table.optimize.compact()
+        if self._mode == "upsert":
+            self._merge(table, frame, batch)
+        else:
+            self._add(table, frame, schema, batch)
+        return True
+
+    def last(self, batch: Batch) -> Batch | None:
+        try:
+            table = deltalake.DeltaTable(self._files.root, storage_options=self._options)
+        except TableNotFoundError:
+            return None
+        number = table.transaction_version(batch.query)
+        if number is None:
+            return None
+        rules = table.transaction_version(_rules(batch))
+        return Batch(batch.query, number, rules=rules)
+
+    def finish(self) -> None:
+        """Merge small files, if the sink says so."""
+        if self._compact and deltalake.DeltaTable.is_deltatable(self._files.root, self._options):
+            table = deltalake.DeltaTable(self._files.root, storage_options=self._options)
+            table.optimize.compact()
+
+    def _add(
+        self, table: deltalake.DeltaTable, frame: DataFrame, schema: pa.Schema, batch: Batch
+    ) -> None:
         folder = f"batches/{_attempt(batch)}"
         files = Files(self._spark, self._files.full(folder))
         now_ms = time.time_ns() // 1_000_000
@@ -278,26 +336,23 @@ class DeltaTable:
             )
             for file in _write_files(frame, files, self._partition_by)
         ]
-        marks = [deltalake.Transaction(batch.query, batch.number)]
-        notes = {"goddard.query": batch.query, _BATCH: str(batch.number)}
-        if batch.ends is not None and batch.ends_digest is not None:
-            # The log keeps the newest transaction of each name, but other notes only for a time.
-            marks.append(deltalake.Transaction(_ends(batch), batch.ends_digest))
-            notes[_OFFSETS] = batch.ends
         table.create_write_transaction(
             actions,
-            "append",
+            self._mode,
             deltalake.Schema.from_arrow(schema),
             list(self._partition_by),
-            commit_properties=CommitProperties(app_transactions=marks, custom_metadata=notes),
+            commit_properties=_commit(batch),
         )
-        return True
 
-    def withdraw(self, batch: Batch) -> None:
-        """Nothing: a batch without rows had none at its first attempt either."""
-
-    def finish(self) -> None:
-        """Nothing is left to do."""
+    def _merge(self, table: deltalake.DeltaTable, frame: DataFrame, batch: Batch) -> None:
+        rows: Any = frame.toArrow()
+        table.merge(
+            rows,
+            _same(self._keys),
+            source_alias="new",
+            target_alias="old",
+            commit_properties=_commit(batch),
+        ).when_matched_update_all().when_not_matched_insert_all().execute()
 
     def _table(self, schema: pa.Schema) -> deltalake.DeltaTable:
         root = self._files.root
@@ -313,9 +368,81 @@ class DeltaTable:
             )
 
 
+def _same(keys: Sequence[str]) -> str:
+    """The condition that two rows have the same keys; null is equal to null."""
+    parts = (
+        f"(old.`{key}` = new.`{key}` OR (old.`{key}` IS NULL AND new.`{key}` IS NULL))"
+        for key in keys
+    )
+    return " AND ".join(parts)
+
+
+def _commit(batch: Batch) -> CommitProperties:
+    """What a commit says of its batch."""
+    marks = [deltalake.Transaction(batch.query, batch.number)]
+    notes = {"goddard.query": batch.query, _BATCH: str(batch.number)}
+    # The log keeps the newest transaction of each name, but other notes only for a time.
+    if batch.ends is not None and batch.ends_digest is not None:
+        marks.append(deltalake.Transaction(_ends(batch), batch.ends_digest))
+        notes[_OFFSETS] = batch.ends
+    if batch.rules is not None:
+        marks.append(deltalake.Transaction(_rules(batch), batch.rules))
+    return CommitProperties(app_transactions=marks, custom_metadata=notes)
+
+
+def append_rows(
+    path: str, rows: Any, batch: Batch | None = None, options: dict[str, str] | None = None
+) -> None:
+    """Append a few rows to a Delta table, once for each batch."""
+    properties = None
+    if batch is not None:
+        properties = _commit(batch)
+        if deltalake.DeltaTable.is_deltatable(path, options):
+            table = deltalake.DeltaTable(path, storage_options=options)
+            last = table.transaction_version(batch.query)
+            if last is not None and last >= batch.number:
+                return
+    deltalake.write_deltalake(
+        path, rows, mode="append", storage_options=options, commit_properties=properties
+    )
+
+
+def read_delta(spark: SparkSession, path: str) -> DataFrame | None:
+    """A Delta table as a DataFrame, read by Spark's Parquet reader; None if there is no table."""
+    root = Files(spark, path).root
+    try:
+        table = deltalake.DeltaTable(root)
+    except TableNotFoundError:
+        return None
+    known: Any = table.schema()
+    schema = from_arrow_schema(pa.schema(known))
+    partition_by = table.metadata().partition_columns
+    stored = StructType([each for each in schema if each.name not in partition_by])
+    by_partition: dict[tuple[str | None, ...], list[str]] = {}
+    arrow: Any = pa
+    for action in arrow.table(table.get_add_actions()).to_pylist():
+        values = action.get("partition") or {}
+        key = tuple(values.get(name) for name in partition_by)
+        by_partition.setdefault(key, []).append(f"{root}/{unquote(action['path'])}")
+    whole = spark.createDataFrame([], schema)
+    for key, paths in by_partition.items():
+        part = spark.read.schema(stored).parquet(*map(literal, paths))
+        columns = {
+            name: sf.lit(value).cast(schema[name].dataType)
+            for name, value in zip(partition_by, key, strict=True)
+        }
+        whole = whole.unionByName(part.withColumns(columns))
+    return whole.select(*schema.names)
+
+
 def _ends(batch: Batch) -> str:
     """The name under which a Delta table keeps the digest of a batch's end offsets."""
     return f"{batch.query}-ends"
+
+
+def _rules(batch: Batch) -> str:
+    """The name under which a Delta table keeps the digest of the rules of a batch."""
+    return f"{batch.query}-rules"
 
 
 def partition_values(folder: str) -> dict[str, str | None]:

@@ -10,10 +10,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from goddard.errors import ConfigError
-from goddard.pipelines.jobs.job import MESSAGES, TABLES, Job
-from goddard.pipelines.tables.batches import single
-from goddard.pipelines.tables.files import Files
-from goddard.pipelines.tables.parquet import ParquetTable
+from goddard.pipelines.files import Files
+from goddard.pipelines.job import MESSAGES, Job
+from goddard.pipelines.lakehouse import append_rows, read_delta
 from goddard.protocol.message import PROPERTY_SHARDING_KEY, RESERVED_PROPERTIES
 from goddard.spark.options import CONNECTION_OPTIONS
 
@@ -36,13 +35,11 @@ def replay(
     job: Job, spark: SparkSession, *, where: str, again: bool = False, only_show: bool = False
 ) -> Replay:
     """Send the dead letters that meet a condition on the table's columns."""
-    if job.sink.format != TABLES[0] or job.sink.path is None:
-        raise ConfigError(f"{job.name} writes {job.sink.format}; a Parquet table is wanted")
-    files = Files(spark, job.sink.path)
-    if not files.walk(""):
+    if job.sink.format != "delta" or job.sink.path is None:
+        raise ConfigError(f"{job.name} writes {job.sink.format}; a Delta table is needed")
+    letters = read_delta(spark, job.sink.path)
+    if letters is None:
         raise ConfigError(f"there is no table at {job.sink.path} yet; run the pipeline first")
-    # Conditions may name columns that not all files have.
-    letters = spark.read.option("mergeSchema", "true").parquet(files.to_read(""))
     if not {"originTopic", "msgId", "body"} <= set(letters.columns):
         raise ConfigError(f"{job.sink.path} is no table of dead letters")
     # A message that several groups gave up on is in the table for each, and sent once.
@@ -51,28 +48,21 @@ def replay(
         .where("originTopic IS NOT NULL")
         .dropDuplicates(["originTopic", "msgId"])
     )
-    sent_files = Files(spark, f"{job.sink.path}_replays")
-    if not again and sent_files.walk(""):
-        sent = spark.read.parquet(sent_files.to_read("")).select("msgId").distinct()
-        chosen = chosen.join(sent, "msgId", "left_anti")
+    replays = f"{job.sink.path}_replays"
+    sent = None if again else read_delta(spark, replays)
+    if sent is not None:
+        chosen = chosen.join(sent.select("msgId").distinct(), "msgId", "left_anti")
     chosen = chosen.persist()
     try:
         counts = chosen.groupBy("originTopic").count().orderBy("originTopic").collect()
         found = Replay({row["originTopic"]: row["count"] for row in counts})
         if found.total and not only_show:
             _send(chosen, job)
-            table = ParquetTable(sent_files)
             ids = chosen.select("msgId", "originTopic", sf.current_timestamp().alias("sentAt"))
-            table.write(ids.coalesce(1), single("replay", sorted_ids(chosen)))
+            append_rows(Files(spark, replays).root, ids.toArrow())
         return found
     finally:
         chosen.unpersist()
-
-
-def sorted_ids(frame: DataFrame) -> str:
-    """The same text for the same letters, so that writing them down twice is once."""
-    row = frame.agg(sf.sum(sf.xxhash64("msgId").cast("decimal(38,0)")), sf.count("*")).collect()[0]
-    return f"{row[0]}-{row[1]}"
 
 
 def _send(chosen: DataFrame, job: Job) -> None:

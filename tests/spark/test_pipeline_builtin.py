@@ -5,15 +5,19 @@ import time
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
+import deltalake
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from goddard import ConsumeContext, ConsumeFrom, PushConsumer, ReceivedMessage
 from goddard.errors import ConfigError
-from goddard.pipelines.ready import find_job
-from goddard.pipelines.ready.dead_letter import REPLAYED, replay
-from goddard.pipelines.ready.traffic import read_slots
-from goddard.pipelines.running import Pipeline, Progress
+from goddard.pipelines.builtin import find_job
+from goddard.pipelines.builtin.dead_letter import REPLAYED, replay
+from goddard.pipelines.builtin.traffic import read_slots
+from goddard.pipelines.files import Files
+from goddard.pipelines.lakehouse import append_rows, read_delta
+from goddard.pipelines.monitoring import Progress
+from goddard.pipelines.runner import Pipeline
 from goddard.testing.process import wait_until
 from goddard.testing.site import Site
 from tests.support.numbered_topic import NumberedTopic, numbers
@@ -26,6 +30,12 @@ def run(spark: SparkSession, name: str, changes: dict[str, str]) -> tuple[Pipeli
     pipeline = Pipeline(find_job(name, changes), spark)
     pipeline.run(progress.append)
     return pipeline, sum(each.rows or 0 for each in progress)
+
+
+def table_at(spark: SparkSession, path: str) -> DataFrame:
+    found = read_delta(spark, path)
+    assert found is not None
+    return found
 
 
 def changes_of(site: Site, folder: Path, **more: str) -> dict[str, str]:
@@ -50,11 +60,13 @@ def test_archive_writes_all_topics_and_compacts(
         first.fill(20)
         second.fill(10)
         run(spark, "archive", changes)
-    table = spark.read.parquet(str(tmp_path / "table"))
+    table = table_at(spark, str(tmp_path / "table"))
     assert numbers(table.where(table["topic"] == first.name)) == list(range(40))
     assert numbers(table.where(table["topic"] == second.name)) == list(range(20))
     assert len(table.select("day").distinct().collect()) in (1, 2)
-    assert list((tmp_path / "table").rglob("merged-*.parquet"))
+    # Small files of several batches are one.
+    files = deltalake.DeltaTable(str(tmp_path / "table")).file_uris()
+    assert len(files) == len(table.select("day", "topic").distinct().collect())
 
 
 def test_dead_letters_are_written_and_replayed(
@@ -88,7 +100,7 @@ def test_dead_letters_are_written_and_replayed(
         dead = spark.read.format("rocketmq").options(**options)
         wait_until(lambda: dead.load().count() == 6, _SECONDS, "six dead letters")
     run(spark, "dead-letter", changes)
-    letters = spark.read.parquet(str(tmp_path / "table")).collect()
+    letters = table_at(spark, str(tmp_path / "table")).collect()
     assert sorted(int(row["body"]) for row in letters) == list(range(6))
     assert {row["originTopic"] for row in letters} == {topic.name}
     assert {row["consumerGroup"] for row in letters} == {group}
@@ -123,7 +135,7 @@ def test_replay_of_several_groups_and_of_replayed_letters(
     rows = [(group, topic, id_, b"x", None, None, more) for group, id_, more in letters]
     columns = "consumerGroup string, originTopic string, msgId string, body binary, keys string"
     frame = spark.createDataFrame(rows, f"{columns}, tags string, properties map<string,string>")
-    frame.coalesce(1).write.parquet(str(folder / "table"))
+    append_rows(Files(spark, str(folder / "table")).root, frame.toArrow())
     assert replay(job, spark, where="true").rows == {topic: 2}
     assert replay(job, spark, where="consumerGroup = 'second'").total == 0
     assert replay(job, spark, where="consumerGroup = 'second'", again=True).total == 1
@@ -146,7 +158,7 @@ def test_traffic_is_counted_and_drawn(spark: SparkSession, ours: Site, tmp_path:
     first.fill(10)
     pipeline, rows = run(spark, "traffic", changes)
     assert rows == 10
-    table = spark.read.parquet(str(tmp_path / "table")).collect()
+    table = table_at(spark, str(tmp_path / "table")).collect()
     counted = {
         name: sum(row["messages"] for row in table if row["topic"] == name)
         for name in (first.name, second.name)
@@ -155,11 +167,11 @@ def test_traffic_is_counted_and_drawn(spark: SparkSession, ours: Site, tmp_path:
     assert len(table) == len({(row["windowStart"], row["topic"]) for row in table})
     assert sum(row["bytes"] for row in table) == 10 + 2 * 30 + 10 + 2 * 2
     assert all(0 <= row["latencyP50Ms"] <= row["latencyP99Ms"] for row in table)
-    lags = spark.read.parquet(str(tmp_path / "table_lag")).where(
+    lags = table_at(spark, str(tmp_path / "table_lag")).where(
         f"consumerGroup = '{changes['source.group']}'"
     )
     assert {row["topic"] for row in lags.collect()} == {first.name, second.name}
-    assert pipeline.last_words == f"chart: {tmp_path}/table.svg"
+    assert pipeline.summary == f"chart: {tmp_path}/table.svg"
     assert not (tmp_path / ".table.svg.crc").exists()
     text = (tmp_path / "table.svg").read_text()
     assert ET.fromstring(text).tag.endswith("svg")
@@ -170,11 +182,12 @@ def test_traffic_times_are_utc_in_every_time_zone(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = str(tmp_path / "table{1}")
-    spark.sql(
+    rows = spark.sql(
         "SELECT timestamp'2026-01-31 12:00:00Z' AS windowStart, "
         "timestamp'2026-01-31 12:01:00Z' AS windowEnd, 't' AS topic, 5L AS messages, 7L AS bytes, "
         "-3L AS latencyP50Ms, 2L AS latencyP95Ms, 3L AS latencyP99Ms"
-    ).write.parquet(path)
+    )
+    append_rows(Files(spark, path).root, rows.toArrow())
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     time.tzset()
     try:

@@ -13,11 +13,10 @@ from pyspark.sql import functions as sf
 from goddard.client.blocking.admin import Admin
 from goddard.client.values import MessageQueue
 from goddard.errors import GoddardError
-from goddard.pipelines.jobs.job import Job
-from goddard.pipelines.ready.chart import GroupLag, Slot, chart
-from goddard.pipelines.tables.batches import single
-from goddard.pipelines.tables.files import Files
-from goddard.pipelines.tables.parquet import ParquetTable
+from goddard.pipelines.builtin.chart import GroupLag, Slot, chart
+from goddard.pipelines.files import Files
+from goddard.pipelines.job import Job
+from goddard.pipelines.lakehouse import append_rows, read_delta
 from goddard.protocol.names import is_dlq_topic, is_retry_topic, is_system_group
 from goddard.spark.options import SourceOptions, parse_source
 
@@ -33,8 +32,8 @@ def finish(job: Job, spark: SparkSession) -> str:
     if lags:
         rows = [(now, each.group, each.topic, each.lag) for each in lags]
         schema = "sampledAt timestamp, consumerGroup string, topic string, lag bigint"
-        table = ParquetTable(Files(spark, f"{job.sink.path}_lag"))
-        table.write(spark.createDataFrame(rows, schema).coalesce(1), single("lag", now.isoformat()))
+        samples = spark.createDataFrame(rows, schema).toArrow()
+        append_rows(Files(spark, f"{job.sink.path}_lag").root, samples)
     slots = read_slots(spark, job.sink.path)
     if not slots:
         return "there was no traffic yet, so there is no chart"
@@ -79,10 +78,9 @@ def _max_offset(admin: Admin, queue: MessageQueue) -> int | None:
 
 def read_slots(spark: SparkSession, path: str) -> list[Slot]:
     """The newest windows of the table; of minutes, those of a day."""
-    files = Files(spark, path)
-    if not files.walk(""):
+    table = read_delta(spark, path)
+    if table is None:
         return []
-    table = spark.read.parquet(files.to_read(""))
     # As numbers: Spark hands times out in the zone of this machine, without saying so.
     at, end = sf.unix_micros("windowStart"), sf.unix_micros("windowEnd")
     table = table.withColumns({"at": at, "length": end - at})

@@ -1,4 +1,4 @@
-"""The folder of a job's checkpoint: whose it is, who runs now, and what the first run saw.
+"""The folder of a job's checkpoint: its owner, the current run, and what the first run found.
 
     job.json      the job that began it; another job would go on where that one stopped
     places.json   the source and the sink of the stream, for the same reason
@@ -15,30 +15,134 @@ same batch, with half of it written by each.
 Used by the driver.
 """
 
+import fcntl
+import hashlib
 import json
 import os
 import socket
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from goddard.errors import ConfigError
-from goddard.pipelines import locks
-from goddard.pipelines.jobs.job import MESSAGES, Job
-from goddard.pipelines.tables.batches import query_name
-from goddard.pipelines.tables.files import Files
+from goddard.pipelines.files import Files
+from goddard.pipelines.job import MESSAGES, Job
 from goddard.spark.options import parse_source
 from goddard.spark.reading import offsets
-from goddard.spark.reading.offsets import OffsetsError
+from goddard.spark.reading.offsets import OffsetsError, SourceOffset
 
 _OWNER: Final = "job.json"
 _PLACES: Final = "places.json"
 _SCHEMA: Final = "schema.json"
 _RUNS: Final = "runs"
+# What a stream holds its lock under; back-fills of other times run beside it.
+STREAM: Final = "run"
+_FOLDER: Final = "locks"
+_LOCAL: Final = "file:"
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """``query`` is the same in every run of a stream, ``number`` counts its batches.
+
+    A batch of a stream is done for good when the next begins. One that is no part of a stream may
+    be run again at any time. ``ends`` is the JSON of the source's offsets at its end, if known: the
+    same number with other offsets is another batch. ``rules`` is a digest of what decides which
+    rows are valid. ``messages`` is the number of offsets that the batch covers.
+    """
+
+    query: str
+    number: int
+    is_of_stream: bool = True
+    ends: str | None = None
+    rules: int | None = None
+    messages: int | None = None
+
+    @property
+    def ends_digest(self) -> int | None:
+        return None if self.ends is None else digest(self.ends)
+
+    def is_written(self, table: str, last: int | None, last_ends: int | None) -> bool:
+        """Whether a table has the batch already; ConfigError if it has another in its place.
+
+        ``last`` is the last batch of the query that the table has, and ``last_ends`` the digest of
+        its ends, as far as known.
+        """
+        if last is None or last < self.number:
+            return False
+        is_other = None not in (last_ends, self.ends) and last_ends != self.ends_digest
+        if (last == self.number and is_other) or (last > self.number and self.is_of_stream):
+            raise ConfigError(
+                f"{table} has the batches of this query up to number {last}, and batch "
+                f"{self.number} now has other messages; nothing was written. The checkpoint was "
+                "restored from a copy, or files in it were deleted. Continue with the newest "
+                "checkpoint, or with a new one and startingOffsets where the table ends"
+            )
+        return True
+
+
+def digest(text: str) -> int:
+    """63 bits of a hash."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8]) >> 1
+
+
+def query_name(query_id: str) -> str:
+    """Spark's id of a query, as it is in names of files."""
+    return query_id.replace("-", "").lower()
+
+
+def single(*identity: object) -> Batch:
+    """A batch that is no part of a stream, the same for the same identity."""
+    text = "\0".join(str(each) for each in identity)
+    return Batch(hashlib.sha256(text.encode()).hexdigest()[:32], 0, is_of_stream=False)
+
+
+def back_fill_name(job: Job, start_ms: int | None, end_ms: int | None) -> str:
+    """What a back-fill between two times holds its lock under."""
+    return f"back-fill-{single(job.name, job.source.format, start_ms, end_ms).query}"
+
+
+def local_folder(path: str, settings: Mapping[str, str] | None = None) -> Path | None:
+    """Where on this machine's disks Spark finds a path; None if it may be anywhere else."""
+    if path.startswith(_LOCAL):
+        # Hadoop writes it with one slash or with three.
+        return Path("/" + path.removeprefix(_LOCAL).lstrip("/"))
+    is_elsewhere = "HADOOP_CONF_DIR" in os.environ or "spark.hadoop.fs.defaultFS" in (
+        settings or {}
+    )
+    return None if "://" in path or is_elsewhere else Path(path)
+
+
+@contextmanager
+def held(checkpoint: Path, what: str) -> Iterator[None]:
+    """Keep other processes from running the same; ConfigError if one does already."""
+    folder = checkpoint / _FOLDER
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / what).open("a+", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(
+            f"{checkpoint} cannot be written to ({error.strerror}); is the path right, and may "
+            "this user write there?"
+        ) from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            file.seek(0)
+            raise ConfigError(
+                f"it runs already, as process {file.read(20).strip()}; wait for it or stop it"
+            ) from error
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+        yield
 
 
 class Checkpoint:
@@ -64,7 +168,7 @@ class Checkpoint:
         if not self._files.exists(_OWNER):
             self._files.write_text(_OWNER, json.dumps({"job": self._job.name}))
         with self._held(what, is_held=is_held):
-            if what == locks.STREAM:
+            if what == STREAM:
                 self._check_places()
             yield
 
@@ -87,7 +191,7 @@ class Checkpoint:
 
     @contextmanager
     def _held(self, what: str, *, is_held: bool) -> Iterator[None]:
-        folder = locks.local_folder(self._files.root)
+        folder = local_folder(self._files.root)
         if folder is None:
             self._mark = self._take_over(f"{_RUNS}/{what}")
             yield
@@ -96,7 +200,7 @@ class Checkpoint:
         elif is_held:
             yield
         else:
-            with locks.held(folder, what):
+            with held(folder, what):
                 yield
 
     def _take_over(self, folder: str) -> str:
@@ -135,12 +239,26 @@ class Checkpoint:
 
     def ends(self, name: str, batch: int) -> str | None:
         """The JSON of the source's offsets at the end of a batch; None for another source."""
-        lines = self._files.read_text(f"{name}/offsets/{batch}").strip().splitlines()
+        found = self._offsets(name, batch)
+        return None if found is None else json.dumps(offsets.to_json(found.queues)["queues"])
+
+    def messages(self, name: str, batch: int) -> int | None:
+        """The number of offsets that a batch covers."""
+        end = self._offsets(name, batch)
+        if end is None:
+            return None
+        before = self._offsets(name, batch - 1) if batch else None
+        starts = end.first | (before.queues if before is not None else {})
+        return sum(last - starts.get(queue, last) for queue, last in end.queues.items())
+
+    def _offsets(self, name: str, batch: int) -> SourceOffset | None:
+        path = f"{name}/offsets/{batch}"
+        if not self._files.exists(path):
+            return None
         try:
-            ends = offsets.from_json(json.loads(lines[-1])).queues
+            return offsets.from_json(json.loads(self._files.read_text(path).splitlines()[-1]))
         except (OffsetsError, ValueError, IndexError):
             return None
-        return json.dumps(offsets.to_json(ends)["queues"])
 
     def schema(self) -> StructType | None:
         if not self._files.exists(_SCHEMA):

@@ -1,1 +1,0 @@
-"""Job files: reading and checking them."""

@@ -1,1 +1,0 @@
-"""Tables that pipelines write: Parquet, Delta and Iceberg."""
