@@ -10,6 +10,7 @@ import pytest
 from deltalake.exceptions import CommitFailedError
 from msgspec.structs import replace
 from pyiceberg.catalog import load_catalog
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 
 from goddard.errors import ConfigError
@@ -207,3 +208,60 @@ def test_windows_replace_their_rows(spark: SparkSession, tmp_path: Path) -> None
     for number in range(3):
         table.write(counts((number, "a", number)), Batch(QUERY, number))
     assert found(tmp_path / "whole") == [(2, "a", 2)]
+
+
+def changes(spark: SparkSession, *rows: tuple[int | None, str, int | None]) -> DataFrame:
+    return spark.createDataFrame(list(rows), "id int, city string, version int").coalesce(1)
+
+
+def content(folder: Path, *columns: str) -> list[tuple[Any, ...]]:
+    rows = deltalake.DeltaTable(str(folder / "table")).to_pyarrow_table().to_pylist()
+    return sorted((tuple(row[name] for name in columns) for row in rows), key=repr)
+
+
+def test_upsert_keeps_the_row_with_the_highest_sequence(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    sink = Sink(path=str(tmp_path / "table"), mode="upsert", keys=("id",), sequence="version")
+    table = open_sink(sink, spark)
+    # Two changes of one key in a batch, in the wrong order.
+    assert table.write(changes(spark, (1, "a", 3), (1, "b", 2), (2, "a", 1)), Batch(QUERY, 0))
+    # Late, newer, new and null keys; the same batch again, and another one in its place.
+    more = changes(spark, (1, "late", 1), (2, "b", 2), (3, "a", 1), (None, "a", 1), (None, "b", 2))
+    assert table.write(more, Batch(QUERY, 1, ends="x"))
+    assert not table.write(changes(spark, (2, "no", 9)), Batch(QUERY, 1, ends="x"))
+    with pytest.raises(ConfigError, match="nothing was written"):
+        table.write(changes(spark, (2, "no", 9)), Batch(QUERY, 1, ends="y"))
+    expected = [(1, "a", 3), (2, "b", 2), (3, "a", 1), (None, "b", 2)]
+    assert content(tmp_path, "id", "city", "version") == expected
+    # A new column is null in the rows that were there.
+    assert table.write(changes(spark, (3, "c", 2)).selectExpr("*", "5 AS more"), Batch(QUERY, 2))
+    assert content(tmp_path, "id", "more") == [(1, None), (2, None), (3, 5), (None, None)]
+    with pytest.raises(PySparkException, match="the sequence column version is null"):
+        table.write(changes(spark, (1, "x", None)), Batch(QUERY, 3))
+
+
+def test_history_has_the_range_of_every_version(spark: SparkSession, tmp_path: Path) -> None:
+    sink = Sink(path=str(tmp_path / "table"), mode="scd2", keys=("id",), sequence="version")
+    table = open_sink(sink, spark)
+    columns = ("id", "city", "__START_AT", "__END_AT")
+    first = changes(spark, (1, "a", 1), (1, "c", 5), (2, "a", 1), (None, "a", 1))
+    assert table.write(first, Batch(QUERY, 0))
+    expected = [(1, "a", 1, 5), (1, "c", 5, None), (2, "a", 1, None), (None, "a", 1, None)]
+    assert content(tmp_path, *columns) == expected
+    # One between two versions, a newer one, one that was there, and a new key.
+    more = changes(spark, (1, "b", 3), (2, "b", 2), (1, "a", 1), (3, "a", 1), (None, "b", 2))
+    assert table.write(more, Batch(QUERY, 1, ends="x"))
+    assert not table.write(more, Batch(QUERY, 1, ends="x"))
+    assert content(tmp_path, *columns) == [
+        (1, "a", 1, 3),
+        (1, "b", 3, 5),
+        (1, "c", 5, None),
+        (2, "a", 1, 2),
+        (2, "b", 2, None),
+        (3, "a", 1, None),
+        (None, "a", 1, 2),
+        (None, "b", 2, None),
+    ]
+    with pytest.raises(ConfigError, match="nothing was written"):
+        table.write(more, Batch(QUERY, 1, ends="y"))

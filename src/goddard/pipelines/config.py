@@ -55,7 +55,7 @@ _T = TypeVar("_T", bound=Struct)
 
 # The keys of each format that has no options of Spark's beside them.
 _SINK_KEYS: Final = {
-    "delta": ("path", "partitionBy", "compact", "options"),
+    "delta": ("path", "partitionBy", "mode", "keys", "sequence", "compact", "options"),
     "iceberg": ("table", "catalog", "path", "partitionBy"),
     "console": ("rows",),
 }
@@ -189,6 +189,8 @@ def _sink(place: str, given: Any, source: Source) -> Sink:
     # Spark knows more formats than we do; a misspelt one is refused.
     if kind not in known and difflib.get_close_matches(str(kind).lower(), known, 1, cutoff=0.75):
         raise ConfigError(f"{place} format is {kind!r}; {near(kind, known)}")
+    if kind in FILES and given.get("mode", "append") != "append":
+        raise ConfigError(f"{place} mode {given['mode']} is for Delta tables, not for {kind}")
     if "compact" in given:
         raise ConfigError(f"{place} compact is for Delta tables, not for {kind}")
     own = {name: given[name] for name in ("format", "path", "partitionBy") if name in given}

@@ -21,7 +21,6 @@ _PATTERN_CHARACTERS: Final = re.compile(r"[\\*?\[\]{}]")
 class File:
     path: str
     size_bytes: int
-    modified_ms: int = 0
 
     @property
     def folder(self) -> str:
@@ -52,10 +51,6 @@ class Files:
     def full(self, path: str) -> str:
         """The path as Spark takes it to write there."""
         return f"{self.root}/{path}" if path else self.root
-
-    def to_read(self, path: str) -> str:
-        """The path as Spark takes it to read from there."""
-        return literal(self.full(path))
 
     def _path(self, path: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(self.full(path))
@@ -101,7 +96,7 @@ class Files:
         while every.hasNext():
             status = every.next()
             path = str(status.getPath().toString())[prefix:]
-            found.append(File(path, int(status.getLen()), int(status.getModificationTime())))
+            found.append(File(path, int(status.getLen())))
         return sorted(found, key=lambda file: file.path)
 
     def names(self, folder: str) -> list[str]:

@@ -39,6 +39,7 @@ _FUNCTION: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 Action = Literal["quarantine", "drop", "fail"]
 OutputMode = Literal["append", "update", "complete"]
+SinkMode = Literal["append", "upsert", "scd2"]
 Text = Annotated[str, Meta(min_length=1)]
 Names = tuple[Text, ...]
 Options = dict[str, str | int | float | bool]
@@ -196,19 +197,31 @@ class Source(Struct, frozen=True, kw_only=True):
 
 
 class Sink(Section, frozen=True, kw_only=True):
-    """Where rows go. ``table`` and ``catalog`` are Iceberg's."""
+    """Where rows go. ``table`` and ``catalog`` are Iceberg's.
+
+    The mode "upsert" keeps the newest row of each of the ``keys``, by the column ``sequence``;
+    "scd2" keeps all rows, with the range of the sequence in which each was current.
+    """
 
     format: Text = "delta"
     path: Text | None = None
     table: Text | None = None
     catalog: Options = {}
     partition_by: Names = ()
+    mode: SinkMode = "append"
+    keys: Names = ()
+    sequence: Text | None = None
     compact: bool = False
     rows: Annotated[int, Meta(ge=1, le=100_000)] = 20
     options: Options = {}
 
     def __post_init__(self) -> None:
         _check_names("partitionBy", self.partition_by)
+        _check_names("keys", self.keys)
+        if self.mode == "append" and (self.keys or self.sequence):
+            raise ValueError("keys and sequence need mode = 'upsert' or 'scd2'")
+        if self.mode != "append" and not (self.keys and self.sequence):
+            raise ValueError(f"mode '{self.mode}' needs keys and sequence")
 
     @property
     def is_exactly_once(self) -> bool:

@@ -8,6 +8,7 @@ until the table is vacuumed, because another process may be about to commit them
 Upserts and histories (SCD type 2) merge the rows of a batch into a Delta table on the driver.
 """
 
+import importlib
 import json
 import time
 import uuid
@@ -22,7 +23,7 @@ from deltalake.transaction import AddAction, CommitProperties
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 from pyiceberg.table import Table, TableProperties
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, NullType, StructField, StructType
@@ -42,7 +43,14 @@ _BATCH: Final = "goddard.batch"
 _OFFSETS: Final = "goddard.offsets"
 _RULES: Final = "goddard.rules"
 
-Mode = Literal["append", "overwrite", "upsert"]
+# When a row of a history became current and when it ceased to be, as Spark Declarative Pipelines
+# call these columns.
+START: Final = "__START_AT"
+END: Final = "__END_AT"
+_IS_NEW: Final = "_goddard_new"
+_RANK: Final = "_goddard_rank"
+
+Mode = Literal["append", "overwrite", "upsert", "scd2"]
 
 
 def _arrow_schema(frame: DataFrame) -> pa.Schema:
@@ -266,7 +274,8 @@ class DeltaTable:
     """A table in a folder, created with the first batch.
 
     The mode "overwrite" replaces all rows with every batch. "upsert" replaces the row that has the
-    same ``keys``.
+    same ``keys``, unless its sequence is higher. "scd2" adds a row for each new sequence of the
+    keys, and sets the end of the one before it. Sequences may arrive in any order.
     """
 
     def __init__(
@@ -279,8 +288,15 @@ class DeltaTable:
         self._compact = sink.compact
         self._mode = mode
         self._keys = keys
+        self._sequence = sink.sequence
 
     def write(self, frame: DataFrame, batch: Batch) -> bool:
+        if self._sequence is not None:
+            frame = _with_sequence(frame, self._sequence)
+        if self._mode == "scd2" and self._sequence is not None:
+            column = sf.col(self._sequence)
+            nothing = sf.when(sf.lit(False), column)
+            frame = frame.withColumns({START: column, END: nothing})
         schema = _arrow_schema(frame)
         table = self._table(schema)
         last = table.transaction_version(batch.query)
@@ -297,7 +313,9 @@ class DeltaTable:
         if self._compact and batch.number and batch.number % _COMPACT_EVERY_BATCHES == 0:
             table.optimize.compact()
         if self._mode == "upsert":
-            self._merge(table, frame, batch)
+            self._merge(table, self._newest(frame), batch, self._keys)
+        elif self._mode == "scd2":
+            self._merge(table, self._history(table, frame), batch, (*self._keys, START))
         else:
             self._add(table, frame, schema, batch)
         return True
@@ -344,15 +362,48 @@ class DeltaTable:
             commit_properties=_commit(batch),
         )
 
-    def _merge(self, table: deltalake.DeltaTable, frame: DataFrame, batch: Batch) -> None:
+    def _merge(
+        self, table: deltalake.DeltaTable, frame: DataFrame, batch: Batch, keys: Sequence[str]
+    ) -> None:
+        """Replace the rows that have the same keys; others are added."""
         rows: Any = frame.toArrow()
-        table.merge(
+        merge = table.merge(
             rows,
-            _same(self._keys),
+            _same(keys),
             source_alias="new",
             target_alias="old",
             commit_properties=_commit(batch),
-        ).when_matched_update_all().when_not_matched_insert_all().execute()
+        )
+        is_newer = None
+        if self._mode == "upsert" and self._sequence is not None:
+            name = _quoted(self._sequence)
+            is_newer = f"new.{name} >= old.{name}"
+        merge.when_matched_update_all(is_newer).when_not_matched_insert_all().execute()
+
+    def _newest(self, frame: DataFrame) -> DataFrame:
+        """One row of each key: that with the highest sequence."""
+        if self._sequence is None:
+            return frame
+        by_key = Window.partitionBy(*self._keys).orderBy(sf.col(self._sequence).desc_nulls_last())
+        return (
+            frame.withColumn(_RANK, sf.row_number().over(by_key)).where(f"{_RANK} = 1").drop(_RANK)
+        )
+
+    def _history(self, table: deltalake.DeltaTable, frame: DataFrame) -> DataFrame:
+        """The rows of the batch and those that the table has of their keys, each with its end."""
+        schema = frame.schema
+        rows: Any = frame.toArrow()
+        new, old = (
+            self._spark.createDataFrame(each.select(schema.names), schema)
+            for each in (rows, _rows_with_keys(table, rows.select(list(self._keys))))
+        )
+        new, old = new.withColumn(_IS_NEW, sf.lit(True)), old.withColumn(_IS_NEW, sf.lit(False))
+        both = new.unionByName(old)
+        # A message that was sent twice has the sequence of the first.
+        same = Window.partitionBy(*self._keys, START).orderBy(_IS_NEW)
+        both = both.withColumn(_RANK, sf.row_number().over(same)).where(f"{_RANK} = 1")
+        in_order = Window.partitionBy(*self._keys).orderBy(START)
+        return both.withColumn(END, sf.lead(START).over(in_order)).drop(_IS_NEW, _RANK)
 
     def _table(self, schema: pa.Schema) -> deltalake.DeltaTable:
         root = self._files.root
@@ -368,13 +419,34 @@ class DeltaTable:
             )
 
 
+def _with_sequence(frame: DataFrame, name: str) -> DataFrame:
+    """The rows; the query fails at one without a sequence, which nothing could be compared with."""
+    words = sf.lit(f"the sequence column {name} is null")
+    is_known = sf.when(sf.col(name).isNotNull(), sf.lit(True))
+    return frame.where(is_known.otherwise(sf.raise_error(words).cast("boolean")))
+
+
+def _rows_with_keys(table: deltalake.DeltaTable, keys: Any) -> Any:
+    """The rows of a table that may have one of the keys."""
+    compute: Any = importlib.import_module("pyarrow.compute")
+    dataset: Any = table.to_pyarrow_dataset()
+    wanted = None
+    for name in keys.column_names:
+        is_one = compute.field(name).isin(keys[name])
+        wanted = is_one if wanted is None else wanted & is_one
+    return dataset.to_table(filter=wanted)
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
 def _same(keys: Sequence[str]) -> str:
     """The condition that two rows have the same keys; null is equal to null."""
-    parts = (
-        f"(old.`{key}` = new.`{key}` OR (old.`{key}` IS NULL AND new.`{key}` IS NULL))"
-        for key in keys
+    return " AND ".join(
+        f"(old.{key} = new.{key} OR (old.{key} IS NULL AND new.{key} IS NULL))"
+        for key in map(_quoted, keys)
     )
-    return " AND ".join(parts)
 
 
 def _commit(batch: Batch) -> CommitProperties:
@@ -394,17 +466,18 @@ def append_rows(
     path: str, rows: Any, batch: Batch | None = None, options: dict[str, str] | None = None
 ) -> None:
     """Append a few rows to a Delta table, once for each batch."""
+    try:
+        table = deltalake.DeltaTable(path, storage_options=options)
+    except TableNotFoundError:
+        schema = deltalake.Schema.from_arrow(rows.schema)
+        table = deltalake.DeltaTable.create(path, schema, mode="ignore", storage_options=options)
     properties = None
     if batch is not None:
         properties = _commit(batch)
-        if deltalake.DeltaTable.is_deltatable(path, options):
-            table = deltalake.DeltaTable(path, storage_options=options)
-            last = table.transaction_version(batch.query)
-            if last is not None and last >= batch.number:
-                return
-    deltalake.write_deltalake(
-        path, rows, mode="append", storage_options=options, commit_properties=properties
-    )
+        last = table.transaction_version(batch.query)
+        if last is not None and last >= batch.number:
+            return
+    deltalake.write_deltalake(table, rows, mode="append", commit_properties=properties)
 
 
 def read_delta(spark: SparkSession, path: str) -> DataFrame | None:

@@ -92,7 +92,9 @@ class Pipeline:
         self._writing = threading.Lock()
         # Tables that had the batch before, and were left alone.
         self._left_alone: list[str] = []
-        self._rules = checkpoint.digest(msgspec.json.encode([job.parse, job.expectations]).decode())
+        self._rules = checkpoint.digest(
+            msgspec.json.encode([job.parse, job.expectations], enc_hook=str).decode()
+        )
         with self._clear_errors():
             self._prepare()
 
@@ -327,7 +329,7 @@ class Pipeline:
             if deadline == float("inf") and not any(query.isActive for query in queries):
                 # Their last progress may still be on its way.
                 deadline = time.monotonic() + _EVENT_SECONDS
-        return not any(query.isActive for query in queries)
+        return not any(query.isActive or query.exception() is not None for query in queries)
 
     def _report(self, event: Any, report: Report) -> None:
         counts = self._counts.pop(event.batchId, None)

@@ -35,7 +35,7 @@ def open_sink(sink: Sink, spark: SparkSession, windows: Aggregate | None = None)
     """The sink of a job; ``windows`` say how its rows replace others."""
     if sink.format == "delta":
         if windows is None or windows.output_mode == "append":
-            return DeltaTable(spark, sink)
+            return DeltaTable(spark, sink, mode=sink.mode, keys=sink.keys)
         if windows.output_mode == "update":
             return DeltaTable(spark, sink, mode="upsert", keys=windows.keys)
         return DeltaTable(spark, sink, mode="overwrite")

@@ -29,6 +29,10 @@ def validate_job(job: Job) -> None:
                 f"[aggregate] outputMode is {aggregate.output_mode}; with [deduplicate] it must "
                 "be append"
             )
+    if aggregate is not None and aggregate.output_mode != "append" and job.sink.mode != "append":
+        raise ConfigError(
+            f"[sink] mode is {job.sink.mode}; with [aggregate] it needs outputMode 'append'"
+        )
     if aggregate is not None and aggregate.output_mode != "append":
         _check_replacing(aggregate, job.sink)
     _check_columns(job)
@@ -60,6 +64,8 @@ def _check_quarantine(job: Job) -> None:
     using = [each.label for each in job.expectations if each.on_violation == "quarantine"]
     if job.parse is not None and job.parse_action == "quarantine":
         using.append("[parse]")
+    if job.quarantine is not None and job.quarantine.mode != "append":
+        raise ConfigError("[quarantine] has no mode; its rows are appended")
     if job.quarantine is None:
         if using:
             raise ConfigError(
@@ -114,7 +120,10 @@ def _check_columns(job: Job) -> None:
         _check_known("[aggregate] time", (job.aggregate.time,), known)
         _check_known("[aggregate] by", job.aggregate.by, known)
         known = (*job.aggregate.keys, *job.aggregate.values)
-    _check_known("[sink] partitionBy", job.sink.partition_by, known)
+    sink = job.sink
+    _check_known("[sink] partitionBy", sink.partition_by, known)
+    _check_known("[sink] keys", sink.keys, known)
+    _check_known("[sink] sequence", () if sink.sequence is None else (sink.sequence,), known)
 
 
 def _check_known(place: str, named: Iterable[str], known: tuple[str, ...] | None) -> None:

@@ -217,6 +217,14 @@ def test_a_small_job_has_sensible_defaults() -> None:
             {"sink": {"format": "parquet", "path": "x", "compact": True}},
             "compact is for Delta tables",
         ),
+        ({"sink": {"path": "x", "mode": "upsrt"}}, "did you mean upsert?"),
+        ({"sink": {"path": "x", "mode": "upsert"}}, "mode 'upsert' needs keys and sequence"),
+        ({"sink": {"path": "x", "keys": ["a"]}}, "keys and sequence need mode"),
+        (
+            {"sink": {"path": "x", "mode": "scd2", "keys": ["a"], "sequence": "queueOffset"}},
+            "[sink] keys names a",
+        ),
+        ({"sink": {"format": "parquet", "path": "x", "mode": "upsert"}}, "upsert is for Delta"),
         ({"expect": [{"condition": "a", "otherwise": "drop"}]}, "it is now onViolation"),
         (
             {"deduplicate": {"within": "1 hour"}},
