@@ -119,7 +119,7 @@ def parse_job(
         description=top.description,
         folder=folder,
         source=source,
-        parse=parse and replace(parse, options=_texts("[parse]", parse.options)),
+        parse=parse and _resolved_parse(parse, folder),
         expectations=tuple(_convert("[[expect]]", each, Expectation) for each in top.expect),
         deduplicate=_optional("[deduplicate]", top.deduplicate, Deduplicate),
         transforms=tuple(_convert("[[transform]]", each, Transform) for each in top.transform),
@@ -135,6 +135,17 @@ def parse_job(
     )
     validate_job(job)
     return job
+
+
+def _resolved_parse(parse: Parse, folder: Path) -> Parse:
+    registry = parse.registry
+    if registry is not None:
+        registry = _resolved("[parse] registry", registry)
+        if "://" not in registry:
+            registry = str((folder / registry).absolute())
+            if not Path(registry).is_dir():
+                raise ConfigError(f"[parse] registry {registry} is no folder, and no URL")
+    return replace(parse, options=_texts("[parse]", parse.options), registry=registry)
 
 
 # Tables within sections, and lists: what ``--set`` gives as text.

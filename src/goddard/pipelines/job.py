@@ -62,6 +62,8 @@ class Parse(Section, frozen=True, kw_only=True):
     format: Literal["json", "csv", "text", "avro"] = "json"
     schema: Text | None = None
     schema_file: Text | None = None
+    # Where the schemas of Avro bodies are looked up: a URL or a folder.
+    registry: Text | None = None
     into: Text | None = None
     # The column for JSON fields that the schema does not have.
     rescue: Text | None = None
@@ -81,6 +83,8 @@ class Parse(Section, frozen=True, kw_only=True):
             raise ValueError(f"give {needed}, for example schema = 'id long, at timestamp'")
         if self.format == "avro" and self.schema is not None:
             raise ValueError("format avro needs a schemaFile")
+        if self.registry is not None and (self.format != "avro" or self.skip_bytes):
+            raise ValueError("registry is for avro, without skipBytes")
         if self.schema == INFER and self.format != "json":
             raise ValueError(f"schema = 'infer' is for json, not for {self.format}")
         if self.rescue is not None and self.format != "json":

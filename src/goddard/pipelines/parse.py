@@ -19,6 +19,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from goddard.errors import ConfigError
 from goddard.pipelines.job import INFER, RESCUED, Parse
+from goddard.pipelines.registry import PREFIX_BYTES, SchemaRegistry, schema_id
 from goddard.pipelines.schemas import avro_schema
 from goddard.spark.columns import COLUMNS
 
@@ -71,7 +72,8 @@ def _columns(parse: Parse, schema: StructType, folder: Path) -> tuple[Column, Co
         value = sf.struct(sf.when(is_text, text).alias(schema.fields[0].name))
         return value, sf.when(~is_text, sf.lit(NOT_UTF8))
     if parse.format == "avro":
-        decoder = AvroDecoder(avro_schema(parse, folder), parse.skip_bytes, _CORRUPT)
+        schema_of_rows = avro_schema(parse, folder)
+        decoder = AvroDecoder(schema_of_rows, parse.skip_bytes, _CORRUPT, parse.registry)
         decode = sf.udf(decoder, with_corrupt, useArrow=False)
         return decode(sf.col("body")), sf.col(_VALUE)[_CORRUPT]
     options = _options(parse) | {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
@@ -140,21 +142,37 @@ def inferred(frame: DataFrame, parse: Parse) -> StructType:
 
 
 class AvroDecoder:
-    """From a body to its fields, in tasks; ``problem_field`` says why a body has none."""
+    """From a body to its fields, in tasks; ``problem_field`` says why a body has none.
 
-    def __init__(self, schema: Any, skip_bytes: int, problem_field: str) -> None:
+    With a ``registry``, a body names the schema that it was written with, and is read as
+    ``schema``.
+    """
+
+    def __init__(
+        self, schema: Any, skip_bytes: int, problem_field: str, registry: str | None = None
+    ) -> None:
         self._text = json.dumps(schema)
         self._skip_bytes = skip_bytes
         self._problem_field = problem_field
         self._schema: Any = None
+        self._registry = None if registry is None else SchemaRegistry(registry)
 
     def __call__(self, body: bytes | bytearray | None) -> dict[str, Any]:
         if self._schema is None:
             self._schema = fastavro.parse_schema(json.loads(self._text))
-        stream = io.BytesIO(bytes(body or b""))
-        stream.seek(self._skip_bytes)
+        data, start, reader = bytes(body or b""), self._skip_bytes, None
+        writer = self._schema
+        if self._registry is not None:
+            number = schema_id(data)
+            if number is None:
+                return {self._problem_field: "the body has no schema id"}
+            start, reader, writer = PREFIX_BYTES, self._schema, self._registry.schema(number)
+            if writer is None:
+                return {self._problem_field: f"the schema {number} is not in the registry"}
+        stream = io.BytesIO(data)
+        stream.seek(start)
         try:
-            value: Any = fastavro.schemaless_reader(stream, self._schema, None)
+            value: Any = fastavro.schemaless_reader(stream, writer, reader)
         except _AVRO_ERRORS:
             return {self._problem_field: "the body is no AVRO of the schema"}
         if stream.read(1):
