@@ -98,10 +98,13 @@ class _Run:
         # A pair acknowledges what both have on the disk.
         self._is_pair = self._is_sync and random.random() < 0.4
         self._has_failover = self._is_pair and random.random() < 0.5
+        self._has_acting = self._is_pair and random.random() < 0.5
         properties = {"flushDiskType": "SYNC_FLUSH" if self._is_sync else "ASYNC_FLUSH"}
         self._brokers = ["b1"]
         if self._is_pair:
             properties |= {"inSyncReplicas": "2", "minInSyncReplicas": "2"}
+            if self._has_acting:
+                properties |= {"enableSlaveActingMaster": "true", "totalReplicas": "2"}
             cluster.add_broker("b1", **properties, brokerRole="SYNC_MASTER")
             cluster.add_broker("b2", **properties, brokerRole="SLAVE", brokerId="1")
             self._brokers.append("b2")
@@ -129,6 +132,7 @@ class _Run:
         self._setup = f"{properties['flushDiskType']}, {len(self._name_servers)} name servers"
         if self._is_pair:
             self._setup += ", master and slave" + (", failover" if self._has_failover else "")
+            self._setup += ", acting master" if self._has_acting else ""
         mode = Mode(is_sync_flush=self._is_sync, is_sync_master=self._is_pair)
         self._workload.history.terms.append(
             Term(BROKER_NAME, 1, self._address("b1"), 0.0, mode=mode)
