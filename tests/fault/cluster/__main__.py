@@ -42,7 +42,11 @@ def main(arguments: Sequence[str]) -> int:
         if not is_private():
             print("no network namespaces here: loopback, with fault proxies", flush=True)
     with tempfile.TemporaryDirectory(prefix="faults-", ignore_cleanup_errors=True) as folder:
-        return _run(options, options.directory or Path(folder))
+        try:
+            return _run(options, options.directory or Path(folder))
+        except KeyboardInterrupt:
+            print("stopped", flush=True)
+            return 130
 
 
 def _run(options: argparse.Namespace, directory: Path) -> int:

@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol, Self
 
@@ -126,7 +127,8 @@ class PrivateNetwork:
     async def __aexit__(self, *_: object) -> None:
         for name, holder in self._holders.items():
             # The kernel removes a namespace some time after its last process has ended.
-            _do("ip", "link", "delete", f"to-{name}")
+            with suppress(NetworkError):  # the node was not completed
+                _do("ip", "link", "delete", f"to-{name}")
             holder.kill()
             holder.wait()
         self._holders.clear()
@@ -139,6 +141,7 @@ class PrivateNetwork:
             ["unshare", "--net", "sh", "-c", "echo; read _"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C is for the run
         )
         self._holders[name] = holder
         assert holder.stdout is not None

@@ -12,13 +12,16 @@ from typing import Final
 from goddard.client.admin.admin import Admin
 from goddard.client.options import SessionKeywords
 from goddard.environment import Environment
+from goddard.store.store import MessageStore
 from tests.support.history import check
-from tests.support.history.record import Damage, Loss, Mode, Term
+from tests.support.history.record import Comparison, Damage, Loss, Mode, Progress, Term
 from tests.support.history.story import tell
 from tests.support.simulation.cluster import BROKER_NAME, BROKER_PORT, Cluster
 from tests.support.simulation.faults import SAFETY_SECONDS, Fault, apply, make_schedule
 from tests.support.workload import Workload
 
+# The first master and its slave.
+_PAIR: Final = ("b1", "b2")
 _LIVENESS_SECONDS: Final = 100.0
 _READ_ATTEMPTS: Final = 20
 
@@ -100,7 +103,7 @@ class _Run:
         self._has_failover = self._is_pair and random.random() < 0.5
         self._has_acting = self._is_pair and random.random() < 0.5
         properties = {"flushDiskType": "SYNC_FLUSH" if self._is_sync else "ASYNC_FLUSH"}
-        self._brokers = ["b1"]
+        self._brokers = [_PAIR[0]]
         if self._is_pair:
             properties |= {"inSyncReplicas": "2", "minInSyncReplicas": "2"}
             if self._has_acting:
@@ -179,6 +182,7 @@ class _Run:
             await asyncio.sleep(max(0.0, fault.at - cluster.loop.time()))
             if await apply(cluster, fault):
                 self._faults += 1
+                self._observe()
                 if fault.kind == "clock":
                     workload.history.clock_jumps_seconds += fault.amount / 1000
                 if fault.kind in ("power", "lose"):
@@ -231,26 +235,41 @@ class _Run:
                 cluster.start("b2")
         self._problems.append(f"the slave cannot be promoted: {error!r}")
 
+    def _observe(self) -> None:
+        """10 and 12: what master and slave have at this moment."""
+        cluster = self._cluster
+        if len(cluster.brokers) < 2 or not all(cluster.nodes[name].is_running for name in _PAIR):
+            return
+        master, slave = (cluster.brokers[name] for name in _PAIR)
+        self._workload.history.progress.append(
+            Progress(
+                BROKER_NAME,
+                cluster.loop.time(),
+                self._address("b1"),
+                self._address("b2"),
+                max((each.acknowledged_offset for each in master.roles.slaves), default=0),
+                slave.store.log_max_offset,
+                master.store.log_max_offset,
+            )
+        )
+
     async def _compare_logs(self) -> None:
         """9 and 15: the slave has the same bytes as its master, and all of them."""
-        master, slave = (self._cluster.brokers[name].store for name in self._brokers)
+        master, slave = (self._cluster.brokers[name].store for name in _PAIR)
         for _ in range(60):
             if slave.log_max_offset == master.log_max_offset:
                 break
             await asyncio.sleep(1.0)
-        else:
-            ends = f"{slave.log_max_offset} of {master.log_max_offset}"
-            self._problems.append(f"the slave does not catch up: it has {ends}")
-        offset = max(master.log_min_offset, slave.log_min_offset)
-        end = min(master.log_max_offset, slave.log_max_offset)
-        while offset < end:
-            size = min(4096, end - offset)
-            one, other = (store.read_log(offset, size) for store in (master, slave))
-            common = min(len(one or b""), len(other or b""))
-            if one is None or other is None or not common or one[:common] != other[:common]:
-                self._problems.append(f"the logs of master and slave differ from {offset} on")
-                return
-            offset += common
+        self._workload.history.comparisons.append(
+            Comparison(
+                BROKER_NAME,
+                self._address("b1"),
+                self._address("b2"),
+                master.log_max_offset,
+                slave.log_max_offset,
+                _first_difference(master, slave),
+            )
+        )
 
     async def _heal(self) -> None:
         """From here on everything works; wait until everything is consumed."""
@@ -282,3 +301,17 @@ class _Run:
                 return
             await asyncio.sleep(2.0)
         self._problems.append(f"the healed cluster cannot be read: {error!r}")
+
+
+def _first_difference(master: MessageStore, slave: MessageStore) -> int | None:
+    """The beginning of the first block of two logs that is not equal."""
+    offset = max(master.log_min_offset, slave.log_min_offset)
+    end = min(master.log_max_offset, slave.log_max_offset)
+    while offset < end:
+        size = min(4096, end - offset)
+        one, other = (store.read_log(offset, size) for store in (master, slave))
+        common = min(len(one or b""), len(other or b""))
+        if one is None or other is None or not common or one[:common] != other[:common]:
+            return offset
+        offset += common
+    return None
