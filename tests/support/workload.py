@@ -264,14 +264,17 @@ class Workload:
         self.history.stored.clear()
         session = Session(options, environment=environment)
         await session.start()
-        puller = Puller(session, "reader")
-        for topic in TOPICS:
-            try:
-                queues = await session.subscribe_queues(topic, refresh=True)
-            except NoRouteError:
-                continue  # nothing was ever sent to it
-            for queue in sorted(queues):
-                await self._read_queue(session, puller, queue)
+        try:
+            puller = Puller(session, "reader")
+            for topic in TOPICS:
+                try:
+                    queues = await session.subscribe_queues(topic, refresh=True)
+                except NoRouteError:
+                    continue  # nothing was ever sent to it
+                for queue in sorted(queues):
+                    await self._read_queue(session, puller, queue)
+        finally:
+            await session.stop()
 
     async def _read_queue(self, session: Session, puller: Puller, queue: MessageQueue) -> None:
         history = self.history

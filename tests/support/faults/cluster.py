@@ -1,6 +1,7 @@
 """The processes of one round: two name servers and two pairs of brokers, a node for each."""
 
 import asyncio
+import errno
 import os
 import shutil
 import sys
@@ -22,6 +23,7 @@ BROKER_PORT: Final = 10911
 _HA_PORT: Final = 10912
 _START_SECONDS: Final = 40
 _DISK_BYTES: Final = 96 << 20
+_PAGE_BYTES: Final = 4096
 _COMMON: Final[Mapping[str, str]] = {
     "brokerClusterName": "DefaultCluster",
     "mappedFileSizeCommitLog": str(1 << 20),
@@ -215,9 +217,17 @@ class Cluster:
         if not self.network.has_disks:
             node.control.has_full_disk = True
             return
+        size, step = 0, _DISK_BYTES
         with (node.disk / "filling").open("wb") as file:
-            free = os.statvfs(node.disk)
-            os.posix_fallocate(file.fileno(), 0, max(1, free.f_bavail * free.f_frsize))
+            while step >= _PAGE_BYTES:
+                try:
+                    os.posix_fallocate(file.fileno(), size, step)
+                except OSError as error:
+                    if error.errno != errno.ENOSPC:
+                        raise
+                    step //= 2
+                else:
+                    size += step
 
     def free_disk(self, node: Node) -> None:
         """Undo ``fill_disk``."""

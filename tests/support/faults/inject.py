@@ -14,7 +14,7 @@ from tests.support.history.record import Damage, History, Loss, Term
 from tests.support.replicas import replication
 
 _LEVEL_BYTES: Final = 20_000
-_LEVEL_SECONDS: Final = 15.0
+_LEVEL_SECONDS: Final = 40.0
 _PROMOTE_SECONDS: Final = 45.0
 _MIXED_SECONDS: Final = 3.0
 _STOP_SECONDS: Final = 45.0
@@ -162,7 +162,13 @@ class Injector:
             if not await self._is_level(lost):
                 return
             self._happened(fault)
+            links = ((lost.name, slave.name), (slave.name, lost.name)) if fault.seconds else ()
+            for source, target in links:
+                self._cluster.network.cut(source, target)
+            await asyncio.sleep(fault.seconds)
             await asyncio.to_thread(lost.process.kill)
+            for source, target in links:
+                self._cluster.network.join(source, target)
             loss = Loss(broker, lost.address, self._now(), Damage.DISK_LOST)
             self._history.losses.append(loss)
             self._cluster.lose_disk(lost)

@@ -30,6 +30,7 @@ from tests.support.workload import TOPICS, Workload
 _LIVENESS_SECONDS: Final = 75.0
 _UNDO_SECONDS: Final = 120.0
 _READY_SECONDS: Final = 40.0
+_READ_SECONDS: Final = 30.0
 _POLL_SECONDS: Final = 1.0
 _PROBE_TOPIC: Final = "Probe"
 _SHOWN: Final = 10
@@ -196,9 +197,12 @@ class _Round:
         while problems and self._now() < began + _LIVENESS_SECONDS:
             await asyncio.sleep(_POLL_SECONDS)
             problems = await self._problems()
-        self._history.not_healed += [f"{text} ({_LIVENESS_SECONDS:g} s)" for text in problems]
         self._healed_seconds = self._now() - began
-        self._note(f"everything works again after {self._healed_seconds:.1f} s")
+        if not problems:
+            self._note(f"everything works again after {self._healed_seconds:.1f} s")
+            return
+        self._history.not_healed += [f"{text} ({_LIVENESS_SECONDS:g} s)" for text in problems]
+        self._injector.problems += await self._read()
 
     async def _problems(self) -> list[str]:
         """What does not work yet. At last the history has all that is stored."""
@@ -216,12 +220,16 @@ class _Round:
         problems = await self._probe()
         if problems:
             return problems
+        problems = await self._read()
+        return problems or [text for text in check(history) if "never consumed" in text]
+
+    async def _read(self) -> list[str]:
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(_READ_SECONDS):
                 await self._workload.read_everything(Environment())
         except (GoddardError, TimeoutError) as error:
             return [f"the queues cannot be read: {error!r}"]
-        return [text for text in check(history) if "never consumed" in text]
+        return []
 
     async def _probe(self) -> list[str]:
         """Whether each master acknowledges a message."""
