@@ -13,18 +13,21 @@ from goddard.client.listeners.redelivery import Redelivery
 from goddard.client.message import ReceivedMessage
 from goddard.client.options import session_options
 from goddard.client.session import Session
-from goddard.client.values import MessageModel
+from goddard.client.values import MessageModel, MessageQueue
 from goddard.environment import Environment
-from goddard.protocol.codes import RequestCode
+from goddard.protocol.codes import RequestCode, ResponseCode
+from goddard.protocol.headers.message import decode_send
 from goddard.protocol.message import decode_properties
 from goddard.protocol.names import dlq_topic
 from goddard.protocol.responses import check
 from goddard.testing.site import Site
 from goddard.transport.client import Client
 from tests.support.broker_client import BrokerClient
+from tests.support.fake_cluster import FakeCluster
 from tests.support.members import member_of
 from tests.support.polling import until
 from tests.support.push_consumers import Inbox, fill, listener_threads, push, texts
+from tests.support.received import received
 
 # One second: the shortest of the broker's delays.
 SOON = 1
@@ -221,3 +224,28 @@ async def test_a_message_that_the_broker_does_not_find_is_sent_as_a_copy(
     assert properties["RETRY_TOPIC"] == topic
     assert properties["ORIGIN_MESSAGE_ID"] == "U1"
     assert (properties["KEYS"], properties["TAGS"]) == ("k1", "TagA")
+
+
+async def test_a_copy_is_sent_to_another_broker_when_one_refuses_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    retry_topic = "%RETRY%copies"
+    async with FakeCluster("a", "b", topics=("T", retry_topic)) as cluster:
+        for broker in (cluster.broker("a"), cluster.broker("b")):
+            broker.answers[RequestCode.CONSUMER_SEND_MSG_BACK] = lambda request: request.reply(
+                ResponseCode.SYSTEM_ERROR, "no such message"
+            )
+        cluster.broker("a").answer = lambda request: request.reply(ResponseCode.SYSTEM_BUSY)
+        message = received(MessageQueue("T", "a", 0), 7)
+        async with Session.shared(session_options(cluster.namesrv, {})) as session:
+            await session.refresh_route("T")
+            redelivery = Redelivery(session, "copies", 16)
+            # The queues take turns: some copies are sent to the refusing broker first.
+            assert [await redelivery.send_back(message, 0) for _ in range(8)] == [True] * 8
+            headers = [decode_send(sent.fields) for sent in cluster.broker("b").sends]
+            assert [header.topic for header in headers] == [retry_topic] * 8
+            assert {header.reconsume_times for header in headers} == {1}
+            assert cluster.broker("a").sends
+            cluster.broker("b").answer = cluster.broker("a").answer
+            assert not await redelivery.send_back(message, 0)
+    assert f"could not be sent to {retry_topic}" in caplog.text
