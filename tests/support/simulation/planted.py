@@ -257,7 +257,7 @@ defect(
 )
 defect(
     "checks noted before the disk",
-    "Halves that were written anew count before they are on the disk",
+    "Halves that were written again count before they are on the disk",
     (transaction_checks, "wait_durable", lambda _: _nothing),
 )
 defect(

@@ -41,7 +41,7 @@ _RULE: Final = RULES[PULL]  # LITE_PULL has the same
 _FOUND: Final = int(ResponseCode.SUCCESS)
 _REMARK: Final = GetStatus.FOUND.value.encode()
 
-# When there are more, all are decided anew. One takes about a kilobyte.
+# When there are more, all are decided again. One takes about a kilobyte.
 _MAX_GRANTS: Final = 16_384
 _MAX_TERMS_BYTES: Final = 1024
 

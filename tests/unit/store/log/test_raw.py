@@ -110,7 +110,7 @@ def test_what_is_no_record_is_not_kept(
         assert slave.max_offset("TopicA", 0) == master.max_offset("TopicA", 0)
 
 
-def test_a_queue_begins_anew_when_its_topic_was_deleted_and_created_again(tmp_path: Path) -> None:
+def test_a_queue_begins_again_when_its_topic_was_deleted_and_created_again(tmp_path: Path) -> None:
     with SmallStore(tmp_path / "a") as master, SmallStore(tmp_path / "b") as slave:
         put_some(master, 6)
         master.delete_topic("TopicA")
