@@ -386,7 +386,11 @@ def test_repeated_backfill_without_an_end_adds_the_new_messages(
     assert deltalake.DeltaTable(f"{path}-until").count() == 8
     with pytest.raises(PipelineError, match="a back-fill ends in the past"):
         fill(until + 3_600_000)
+    # The other table would not have what the first one has.
+    with pytest.raises(PipelineError, match="is the checkpoint of a stream from"):
+        fill(None)
     given["deduplicate"] = {}
+    given["sink"] = {"path": path}
     with pytest.raises(PipelineError, match="needs an end, so that every row is in one batch"):
         fill(None)
 
@@ -744,6 +748,25 @@ def test_transform_that_reads_few_rows_keeps_the_quarantine_whole(
     assert table_at(spark, str(tmp_path / "table")).count() == 1
     bad = table_at(spark, str(tmp_path / "quarantine")).collect()
     assert sorted(int(row["keys"]) for row in bad) == [0, 7, 13, 14, 15]
+
+
+def test_transforms_after_a_deduplication_get_whole_batches(
+    spark: SparkSession, ours: Site, tmp_path: Path
+) -> None:
+    topic = NumberedTopic(ours, "pipeline-per-batch")
+    topic.fill(6)
+    given: dict[str, Any] = {
+        "name": "whole",
+        "source": topic.options(startingOffsets="earliest"),
+        "deduplicate": {"keys": ["tags"]},
+        "transform": [{"sql": "SELECT count(*) AS rows, max(tags) AS tag FROM input"}],
+        "sink": {"path": str(tmp_path / "table")},
+        "run": {"checkpoint": str(tmp_path / "checkpoint")},
+    }
+    run(spark, given)
+    rows = table_at(spark, str(tmp_path / "table")).collect()
+    # Spark adds a batch without messages to advance the watermark.
+    assert [(row["rows"], row["tag"]) for row in rows if row["rows"]] == [(2, "odd")]
 
 
 def test_rules_that_change_in_the_middle_of_a_batch_are_refused(

@@ -377,7 +377,7 @@ def _errors_in_one_line() -> Iterator[None]:
         )
         if not is_known:
             raise
-        raise click.ClickException(_pipelines("errors").sentence(error)) from error
+        raise click.ClickException(_pipelines("errors").root_cause(error)) from error
 
 
 @contextlib.contextmanager
@@ -508,6 +508,7 @@ class _ProgressDisplay:
         self._is_counted = True
         self._quarantined = 0
         self._dropped = 0
+        self._rescued = 0
         self._late = 0
         self._began = time.monotonic()
         self._live: Any = None
@@ -534,6 +535,7 @@ class _ProgressDisplay:
         if progress.counts is not None:
             self._quarantined += progress.counts.quarantined
             self._dropped += progress.counts.dropped
+            self._rescued += progress.counts.rescued
         self._late += progress.late
         self._batches = [*self._batches, progress][-_SHOWN_BATCHES:]
         if self._live is not None:
@@ -545,6 +547,7 @@ class _ProgressDisplay:
         seconds = time.monotonic() - self._began
         bad = f", {self._quarantined:,} quarantined" if self._quarantined else ""
         bad += f", {self._dropped:,} dropped" if self._dropped else ""
+        bad += f", {self._rescued:,} with fields outside of the schema" if self._rescued else ""
         bad += f", {self._late:,} were late and dropped" if self._late else ""
         count = f"{self._rows:,} messages" if self._is_counted else "done"
         click.echo(f"{self._name}: {count} in {seconds:.1f} s{bad}; {_sink_text(job.sink)}")

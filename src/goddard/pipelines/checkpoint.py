@@ -1,16 +1,16 @@
 """The folder of a job's checkpoint: its owner, the current run, and what the first run found.
 
-    job.json      the job that began it; another job would go on where that one stopped
-    places.json   the source and the sink of the stream, for the same reason
-    schema.json   the schema that was inferred when the job first ran
-    locks/        files that a run holds a lock on, on this machine's disks
-    runs/         elsewhere: the mark of the run that began last
-    query/, quarantine/   Spark's: offsets, commits, state
+    job.json      the job that owns the folder; another job is refused
+    places.json   the source and the sink of the stream; others are refused
+    back-fill-*.json   the same of each back-fill
+    schema.json   the schema that the first run inferred
+    locks/        on a local disk: files that a run locks
+    runs/         on other file systems: the mark of the run that started last
+    query/, quarantine/, back-fill-*/   Spark's: offsets, commits, state
 
-Other places than disks know no locks, and nobody can tell a run that was killed from one that is
-slow. So there the one that begins last has the checkpoint: it removes the marks of others, who find
-theirs gone at their next batch and end. Spark would notice too, but only when both write down the
-same batch, with half of it written by each.
+Other file systems have no locks, and a killed run looks like a slow one. There, the run that starts
+last owns the checkpoint: it deletes the marks of other runs, which end at their next batch because
+their mark is gone. Spark detects two runs, too, but only after both have written the same batch.
 
 Used by the driver.
 """
@@ -41,7 +41,7 @@ _OWNER: Final = "job.json"
 _PLACES: Final = "places.json"
 _SCHEMA: Final = "schema.json"
 _RUNS: Final = "runs"
-# What a stream holds its lock under; back-fills of other times run beside it.
+# The name of the lock of a stream. Back-fills have locks of their own.
 STREAM: Final = "run"
 _FOLDER: Final = "locks"
 _LOCAL: Final = "file:"
@@ -49,12 +49,12 @@ _LOCAL: Final = "file:"
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """``query`` is the same in every run of a stream, ``number`` counts its batches.
+    """A batch of a query: ``query`` is the same in every run, ``number`` counts its batches.
 
-    A batch of a stream is done for good when the next begins. One that is no part of a stream may
-    be run again at any time. ``ends`` is the JSON of the source's offsets at its end, if known: the
-    same number with other offsets is another batch. ``rules`` is a digest of what decides which
-    rows are valid. ``messages`` is the number of offsets that the batch covers.
+    A batch of a stream is never repeated after the next one has begun; a batch that is not part of
+    a stream may be repeated at any time. ``ends`` is the JSON of the end offsets, if known: the
+    same number with other offsets is another batch. ``rules`` is a digest of the rules that decide
+    which rows are valid. ``messages`` is the number of offsets that the batch covers.
     """
 
     query: str
@@ -98,18 +98,18 @@ def query_name(query_id: str) -> str:
 
 
 def single(*identity: object) -> Batch:
-    """A batch that is no part of a stream, the same for the same identity."""
+    """A batch that is not part of a stream; equal identities give equal batches."""
     text = "\0".join(str(each) for each in identity)
     return Batch(hashlib.sha256(text.encode()).hexdigest()[:32], 0, is_of_stream=False)
 
 
 def back_fill_name(job: Job, start_ms: int | None, end_ms: int | None) -> str:
-    """What a back-fill between two times holds its lock under."""
+    """The name of the query and the lock of a back-fill between two times."""
     return f"back-fill-{single(job.name, job.source.format, start_ms, end_ms).query}"
 
 
 def local_folder(path: str, settings: Mapping[str, str] | None = None) -> Path | None:
-    """Where on this machine's disks Spark finds a path; None if it may be anywhere else."""
+    """The local folder of a path of Spark; None if it may be on another file system."""
     if path.startswith(_LOCAL):
         # Hadoop writes it with one slash or with three.
         return Path("/" + path.removeprefix(_LOCAL).lstrip("/"))
@@ -121,7 +121,7 @@ def local_folder(path: str, settings: Mapping[str, str] | None = None) -> Path |
 
 @contextmanager
 def held(checkpoint: Path, what: str) -> Iterator[None]:
-    """Keep other processes from running the same; ConfigError if one does already."""
+    """Hold a lock; ConfigError if another process holds it."""
     folder = checkpoint / _FOLDER
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -146,7 +146,7 @@ def held(checkpoint: Path, what: str) -> Iterator[None]:
 
 
 class Checkpoint:
-    """One job's folder, at any place that Spark can write to; ConfigError if it is another's."""
+    """The folder of one job, on any file system of Spark; ConfigError if another job owns it."""
 
     def __init__(self, spark: SparkSession, job: Job) -> None:
         path, job_name = job.run.checkpoint, job.name
@@ -163,31 +163,32 @@ class Checkpoint:
 
     @contextmanager
     def running(self, what: str, *, is_held: bool = False) -> Iterator[None]:
-        """Keep other processes from running the same, unless the caller does so already."""
+        """Hold the lock ``what``, unless the caller holds it already (``is_held``)."""
         self._files.make_root()
         if not self._files.exists(_OWNER):
             self._files.write_text(_OWNER, json.dumps({"job": self._job.name}))
         with self._held(what, is_held=is_held):
-            if what == STREAM:
-                self._check_places()
+            if self._job.source.is_stream:
+                self._check_places(what)
             yield
 
-    def _check_places(self) -> None:
-        """ConfigError if a stream with another source or sink has begun; topics may be added."""
+    def _check_places(self, what: str) -> None:
+        """ConfigError if the stream had another source or sink before; topics may be added."""
         now = places_of(self._job)
-        if self._files.exists(_PLACES):
-            there = json.loads(self._files.read_text(_PLACES))
+        name, query = (_PLACES, "query") if what == STREAM else (f"{what}.json", what)
+        if self._files.exists(name):
+            there = json.loads(self._files.read_text(name))
             if there == now:
                 return
-            has_begun = any(name.isdigit() for name in self._files.names("query/offsets"))
+            has_begun = any(name.isdigit() for name in self._files.names(f"{query}/offsets"))
             if has_begun and not _only_adds_topics(there, now):
                 raise ConfigError(
                     f"{self._files.root} is the checkpoint of a stream from {_words(there)}, and "
                     f"the job now is a stream from {_words(now)}; messages that the other has read "
                     "would be missing. Give the job another checkpoint in [run]"
                 )
-            self._files.delete(_PLACES)
-        self._files.write_text(_PLACES, json.dumps(now))
+            self._files.delete(name)
+        self._files.write_text(name, json.dumps(now))
 
     @contextmanager
     def _held(self, what: str, *, is_held: bool) -> Iterator[None]:
@@ -211,7 +212,7 @@ class Checkpoint:
         return mark
 
     def check_alone(self) -> None:
-        """ConfigError if another run has begun since; always fine where locks are held."""
+        """ConfigError if another run has started since; only for file systems without locks."""
         if self._mark is None:
             return
         folder, _, own = self._mark.rpartition("/")
@@ -230,11 +231,11 @@ class Checkpoint:
             )
 
     def query(self, name: str) -> str:
-        """Where Spark keeps what it knows of a query."""
+        """The folder of Spark's checkpoint of a query."""
         return self._files.full(name)
 
     def query_id(self, name: str) -> str:
-        """The name of a query in all its runs."""
+        """The id of a query, which is the same in all its runs."""
         return query_name(json.loads(self._files.read_text(f"{name}/metadata"))["id"])
 
     def ends(self, name: str, batch: int) -> str | None:
@@ -271,7 +272,7 @@ class Checkpoint:
 
 
 def places_of(job: Job) -> dict[str, dict[str, Any]]:
-    """The source and the sink of a stream, as far as a checkpoint belongs to them.
+    """The source and the sink of a stream, which a checkpoint belongs to.
 
     Name servers are not part of it: a cluster may get new addresses.
     """

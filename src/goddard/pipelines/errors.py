@@ -1,7 +1,7 @@
-"""What went wrong, in one sentence for whoever started a job.
+"""The cause of a failed job, in one sentence for its user.
 
-Spark wraps a Python error into pages of Java, Java's errors begin with the name of a Python object,
-and transforms raise whatever they like. The sentence is the innermost cause in its own words.
+Spark wraps Python errors into pages of Java, Java's errors begin with the name of a Python object,
+and transforms may raise anything. The sentence is the text of the innermost cause.
 """
 
 import contextlib
@@ -40,11 +40,11 @@ _ENDING_SECONDS: Final = 10.0
 
 
 class PipelineError(GoddardError):
-    """A job that cannot go on; the text is for whoever started it."""
+    """A job has failed; the text is for its user."""
 
 
-def sentence(error: BaseException) -> str:
-    """What an error comes down to."""
+def root_cause(error: BaseException) -> str:
+    """The text of the innermost cause of an error."""
     if isinstance(error, GoddardError):
         return str(error)
     if isinstance(error, OSError):
@@ -56,12 +56,12 @@ def sentence(error: BaseException) -> str:
 
 
 def is_of_shared_checkpoint(error: BaseException) -> bool:
-    """Whether a query failed because another uses its checkpoint at the same time."""
+    """Whether a query failed because another one uses its checkpoint at the same time."""
     return _SHARED.search(str(error)) is not None
 
 
 def where_it_failed(error: BaseException, file: Path) -> str:
-    """The line of a file that an error comes from, if it does."""
+    """The line of a file that raised an error; empty if it was raised elsewhere."""
     lines = [
         frame.lineno
         for frame in traceback.extract_tb(error.__traceback__)
@@ -71,7 +71,7 @@ def where_it_failed(error: BaseException, file: Path) -> str:
 
 
 def line_in_worker(error: BaseException, file: Path) -> int | None:
-    """The line of a file that an error comes from that Spark brought from a worker.
+    """The line of a file that raised an error in a worker of Spark.
 
     Workers have the file elsewhere, under the same name.
     """
@@ -82,7 +82,7 @@ def line_in_worker(error: BaseException, file: Path) -> int | None:
 def java_has_ended(
     spark: "SparkSession", error: BaseException | None = None, *, is_ending: bool = False
 ) -> bool:
-    """Whether the Java of a session is gone; if an error looks like it, it is waited for a little.
+    """Whether the Java process of a session has ended; after an error of its connection, wait.
 
     ``is_ending``: any error does, for while it ends it has many.
     """

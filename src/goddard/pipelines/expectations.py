@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
 from goddard.errors import ConfigError
-from goddard.pipelines.errors import sentence
+from goddard.pipelines.errors import root_cause
 from goddard.pipelines.job import Action, Job
 from goddard.pipelines.parse import PROBLEM, rescued_column
 
@@ -84,7 +84,7 @@ def _condition(frame: DataFrame, name: str, text: str) -> Column:
         # Spark analyses it here, where its name is known.
         frame.where(condition)
     except PySparkException as error:
-        raise ConfigError(f"[[expect]] {name}: {sentence(error)}") from error
+        raise ConfigError(f"[[expect]] {name}: {root_cause(error)}") from error
     return condition
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 from pyspark.sql import SparkSession
 
 from goddard.errors import ConfigError
-from goddard.pipelines.errors import sentence
+from goddard.pipelines.errors import root_cause
 
 _MAX_TEXT_BYTES: Final = 64 * 1024 * 1024
 _PATTERN_CHARACTERS: Final = re.compile(r"[\\*?\[\]{}]")
@@ -49,7 +49,7 @@ class Files:
         return str(self._root.toString())
 
     def full(self, path: str) -> str:
-        """The path as Spark takes it to write there."""
+        """The absolute path."""
         return f"{self.root}/{path}" if path else self.root
 
     def _path(self, path: str) -> Any:
@@ -62,7 +62,7 @@ class Files:
         self._check(self._system.mkdirs(self._path(path)), "make", path)
 
     def delete(self, path: str) -> None:
-        """Delete a file or a folder with all that is in it; nothing if it is not there."""
+        """Delete a file or a folder with its content, if it exists."""
         target = self._path(path)
         if not self._system.delete(target, True) and self._system.exists(target):
             raise OSError(f"{self.full(path)} cannot be deleted")
@@ -71,13 +71,13 @@ class Files:
         self._check(self._system.rename(self._path(source), self._path(target)), "make", target)
 
     def make_root(self) -> None:
-        """Make the folder itself; ConfigError if that cannot be, before it is needed."""
+        """Create the root folder; ConfigError if that is not possible."""
         try:
             self.make_folder("")
         except Exception as error:
             # Every file system has errors of its own.
             raise ConfigError(
-                f"{self.root} cannot be written to ({sentence(error)}); is the path right, "
+                f"{self.root} cannot be written to ({root_cause(error)}); is the path right, "
                 "and may this user write there?"
             ) from error
 
@@ -86,7 +86,7 @@ class Files:
             raise OSError(f"cannot {verb} {self.full(path)}")
 
     def walk(self, folder: str) -> list[File]:
-        """The files in a folder and all below it; none if it is not there."""
+        """The files in a folder and its subfolders; none if it does not exist."""
         target = self._path(folder)
         if not self._system.exists(target):
             return []
@@ -100,7 +100,7 @@ class Files:
         return sorted(found, key=lambda file: file.path)
 
     def names(self, folder: str) -> list[str]:
-        """What is directly in a folder."""
+        """The names in a folder; none if it does not exist."""
         target = self._path(folder)
         if not self._system.exists(target):
             return []
@@ -117,7 +117,7 @@ class Files:
             reader.close()
 
     def write_text(self, path: str, text: str) -> None:
-        """Write a file that is there with all of its text, or not at all; not over another."""
+        """Create a file with all of its text or not at all; existing files are not replaced."""
         folder, _, name = path.rpartition("/")
         fresh = f"{folder}/.{name}.tmp" if folder else f".{name}.tmp"
         # Hadoop leaves a file of checksums beside each that it writes to a disk.
@@ -142,5 +142,5 @@ class Files:
 
 
 def literal(path: str) -> str:
-    """A pattern that means this path alone: Spark reads from patterns, and writes to paths."""
+    """A pattern that matches this path alone: Spark reads patterns, and writes paths."""
     return _PATTERN_CHARACTERS.sub(r"\\\g<0>", path)

@@ -30,7 +30,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, NullType, StructFiel
 
 from goddard.errors import ConfigError
 from goddard.pipelines.checkpoint import Batch
-from goddard.pipelines.errors import sentence
+from goddard.pipelines.errors import root_cause
 from goddard.pipelines.files import File, Files, literal
 from goddard.pipelines.job import Sink
 
@@ -178,7 +178,7 @@ class IcebergTable:
         except Exception as error:
             # Each kind of catalog has errors of its own.
             raise ConfigError(
-                f"the catalog of {name} cannot be opened: {sentence(error)}; check [sink] catalog"
+                f"the catalog of {name} cannot be opened: {root_cause(error)}; check [sink] catalog"
             ) from error
 
     def write(self, frame: DataFrame, batch: Batch) -> bool:

@@ -36,7 +36,7 @@ from goddard.pipelines.errors import (
     is_of_shared_checkpoint,
     java_has_ended,
     line_in_worker,
-    sentence,
+    root_cause,
 )
 from goddard.pipelines.expectations import Counts
 from goddard.pipelines.files import Files
@@ -133,6 +133,11 @@ class Pipeline:
         self, messages: DataFrame, observation: Observation | str | None = None
     ) -> DataFrame:
         """The rows of the sink, for messages of a batch or of a stream."""
+        frame = self._state_frame(messages, observation)
+        return frame if self.job.aggregate is not None else self.transformed(frame)
+
+    def _state_frame(self, messages: DataFrame, observation: Observation | str | None) -> DataFrame:
+        """The rows up to the last step with state: what a stream hands to ``foreachBatch``."""
         job = self.job
         frame = self.checked(messages)
         if job.has_rules:
@@ -141,10 +146,10 @@ class Pipeline:
             frame = expectations.valid_or_fail(frame)
         if job.deduplicate is not None:
             frame = transforms.deduplicated(frame, _with_one_watermark(job))
-        frame = self.transformed(frame)
         if job.aggregate is not None:
-            has_watermark = job.deduplicate is not None
-            frame = transforms.aggregated(frame, job.aggregate, has_watermark=has_watermark)
+            frame = transforms.aggregated(
+                self.transformed(frame), job.aggregate, has_watermark=job.deduplicate is not None
+            )
         return frame
 
     def _body_schema(self) -> StructType | None:
@@ -243,18 +248,19 @@ class Pipeline:
 
     def _stream(self, *without: str, **more: str) -> DataFrame:
         source = self.job.source
+        dropped = {name.lower() for name in without}
         options = {
-            name: value for name, value in source.options.items() if name not in without
+            name: value for name, value in source.options.items() if name.lower() not in dropped
         } | more
         return self._spark.readStream.format(source.format).options(**options).load()
 
     def _start_main(self, name: str, messages: DataFrame) -> StreamingQuery:
         job = self.job
         mode = "append" if job.aggregate is None else job.aggregate.output_mode
-        if job.is_stateful:
-            return self._start(name, self.valid_frame(messages, OBSERVED), self._write_rows, mode)
         if job.sink.is_files:
             return self._start_files(name, self.valid_frame(messages, OBSERVED))
+        if job.is_stateful:
+            return self._start(name, self._state_frame(messages, OBSERVED), self._write_rows, mode)
         return self._start(name, self.checked(messages), self._write_checked, mode)
 
     def _start_quarantine(self, sink: BatchSink, name: str) -> StreamingQuery:
@@ -486,7 +492,8 @@ class Pipeline:
 
     def _write_rows(self, frame: DataFrame, batch: Batch) -> None:
         """Write the rows of a query with state."""
-        if not self._put(self._sink, frame, batch):
+        rows = frame if self.job.aggregate is not None else self.transformed(frame)
+        if not self._put(self._sink, rows, batch):
             # The state of the batch is stored when its rows are computed.
             frame.write.format("noop").mode("append").save()
 
@@ -525,7 +532,7 @@ class Pipeline:
         # Our own errors name what they are about.
         is_own = self._failed_batch is None or isinstance(error, GoddardError)
         batch = "" if is_own else f"batch {self._failed_batch}: "
-        text = f"{self.job.name}: {batch}{self._failed_function(error)}{sentence(error)}"
+        text = f"{self.job.name}: {batch}{self._failed_function(error)}{root_cause(error)}"
         return PipelineError(self.job.redacted(text))
 
     def _failed_function(self, error: BaseException) -> str:

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from goddard.errors import ConfigError
-from goddard.pipelines.errors import PipelineError, sentence, where_it_failed
+from goddard.pipelines.errors import PipelineError, root_cause, where_it_failed
 from goddard.pipelines.job import WINDOW_COLUMNS, Aggregate, Deduplicate, Job, Transform
 from goddard.pipelines.schemas import near
 
@@ -39,7 +39,7 @@ def load_function(place: str, folder: Path) -> Callable[..., object]:
         importlib.invalidate_caches()
         module = importlib.import_module(module_name)
     except Exception as error:
-        raise ConfigError(f"{place} cannot be used: {sentence(error)}") from error
+        raise ConfigError(f"{place} cannot be used: {root_cause(error)}") from error
     function = getattr(module, name, None)
     if not callable(function):
         hint = near(name, [each for each in vars(module) if callable(getattr(module, each))])
@@ -78,7 +78,7 @@ def _query(number: int, sql: str) -> Step:
         try:
             return frame.sparkSession.sql(sql)
         except PySparkException as error:
-            raise ConfigError(f"[[transform]] {number}: {sentence(error)}") from error
+            raise ConfigError(f"[[transform]] {number}: {root_cause(error)}") from error
 
     return run
 
@@ -92,7 +92,7 @@ def _function(place: str, folder: Path) -> Step:
             made = function(frame)
         except Exception as error:
             line = where_it_failed(error, file)
-            raise PipelineError(f"{place} failed{line}: {sentence(error)}") from error
+            raise PipelineError(f"{place} failed{line}: {root_cause(error)}") from error
         if not isinstance(made, DataFrame):
             raise ConfigError(f"{place} returned {type(made).__name__}; a DataFrame is wanted")
         return made

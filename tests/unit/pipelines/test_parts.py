@@ -21,7 +21,7 @@ from goddard.errors import ConfigError
 from goddard.pipelines.builtin import builtin_names, find_job
 from goddard.pipelines.checkpoint import single
 from goddard.pipelines.config import load_job
-from goddard.pipelines.errors import sentence
+from goddard.pipelines.errors import root_cause
 from goddard.pipelines.files import literal
 from goddard.pipelines.job import interval_ms
 from goddard.pipelines.lakehouse import partition_values
@@ -176,16 +176,16 @@ _IN_A_TASK = (
     ],
 )
 def test_errors_of_spark_are_one_sentence(text: str, expected: str) -> None:
-    assert sentence(PySparkException(text)) == expected
+    assert root_cause(PySparkException(text)) == expected
 
 
 def test_other_errors_are_shown_with_their_type() -> None:
-    assert sentence(ConfigError("no such topic")) == "no such topic"
-    assert sentence(KeyError("x")) == "KeyError: 'x'"
-    assert sentence(ValueError("one\ntwo")) == "ValueError: one"
-    assert sentence(RuntimeError()) == "RuntimeError"
-    assert sentence(PermissionError(13, "Permission denied", "/x")) == "Permission denied: /x"
-    assert sentence(OSError("cannot make /x")) == "cannot make /x"
+    assert root_cause(ConfigError("no such topic")) == "no such topic"
+    assert root_cause(KeyError("x")) == "KeyError: 'x'"
+    assert root_cause(ValueError("one\ntwo")) == "ValueError: one"
+    assert root_cause(RuntimeError()) == "RuntimeError"
+    assert root_cause(PermissionError(13, "Permission denied", "/x")) == "Permission denied: /x"
+    assert root_cause(OSError("cannot make /x")) == "cannot make /x"
 
 
 # Ready pipelines
