@@ -13,6 +13,7 @@ from goddard.errors import ConfigError
 from goddard.protocol.bodies import RequestMode
 from goddard.protocol.bodies_admin import SubscriptionGroupConfig
 from goddard.protocol.codes import ResponseCode
+from goddard.protocol.names import retry_topic
 from goddard.testing.site import Site
 from goddard.transport.client import Client
 from tests.support.broker_client import BrokerClient
@@ -254,6 +255,9 @@ async def test_unknown_group_is_named(site: Site, admin: Admin) -> None:
         await admin.group_progress(group)
     with pytest.raises(NoRouteError, match="neither a consumer of"):
         await admin.group_progress(group, topic="NoSuchTopic")
+    site.create_topic(retry_topic(group))
+    with pytest.raises(NoRouteError, match=f"did you mean '{group}'"):
+        await admin.group_progress(f"{group}x")
     with pytest.raises(BrokerError) as failure:
         await admin.group_config("no spaces", broker=broker_name(site))
     assert failure.value.code in (

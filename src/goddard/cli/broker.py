@@ -8,7 +8,7 @@ import dataclasses
 import os
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -221,7 +221,7 @@ def _serve(
     async def main(config: BrokerConfig) -> None:
         tune_process()
         await run_until_stopped(
-            Broker(config), _boot_line, notice=_notice, stops_with_input=with_parent
+            Broker(config), _boot_line, warnings=start_warnings, stops_with_input=with_parent
         )
 
     daemon = Daemon(
@@ -260,14 +260,17 @@ def _boot_line(broker: Broker) -> str:
     return line + (f" and name server is {config.namesrv_addr}" if config.namesrv_addr else "")
 
 
-def _notice(broker: Broker) -> str | None:
-    if not broker.registration.is_unheard:
-        return None
-    where = ", ".join(broker.settings.current.name_servers)
-    return (
-        f"no name server answers at {where}; start one with `goddard namesrv` (retrying every few "
-        "seconds)"
-    )
+def start_warnings(broker: Broker) -> Iterator[str]:
+    """What clients of a broker that has just started will notice."""
+    if broker.registration.is_unheard:
+        where = ", ".join(broker.settings.current.name_servers)
+        yield (
+            f"no name server answers at {where}; start one with `goddard namesrv` (retrying every "
+            "few seconds)"
+        )
+    config, used = broker.store.config, broker.store.last_disk_ratio
+    if used > config.disk_full_ratio:
+        yield f"the disk of {config.root} is {used:.0%} full: messages are refused; free space"
 
 
 def _printed(

@@ -12,7 +12,7 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -203,10 +203,11 @@ async def run_until_stopped(
     daemon: AbstractAsyncContextManager[T],
     ready_line: Callable[[T], str],
     *,
-    notice: Callable[[T], str | None] = lambda _: None,
+    warnings: Callable[[T], Iterable[str]] = lambda _: (),
     stops_with_input: bool = False,
 ) -> None:
-    """Start, print the ready line, and stop on SIGTERM or Ctrl-C. ``notice`` returns a warning.
+    """Start, print the ready line, and stop on SIGTERM or Ctrl-C. ``warnings`` are about
+    what it finds at the start.
 
     With ``stops_with_input`` it also stops at the end of standard input: a child with a pipe from
     its parent stops when the parent ends for any reason.
@@ -227,7 +228,7 @@ async def run_until_stopped(
         _log.info(line)
         click.echo(line)
         sys.stdout.flush()
-        if (warning := notice(started)) is not None:
+        for warning in warnings(started):
             _log.warning(warning)
             click.echo(f"warning: {warning}", err=True)
         await stop.wait()

@@ -13,6 +13,7 @@ import pytest
 
 from goddard.broker.broker import Broker
 from goddard.broker.settings import BrokerConfig
+from goddard.cli.broker import start_warnings
 from goddard.cli.doctor.checks import findings
 from goddard.cli.doctor.facts import Facts, Finding, Limits
 from goddard.cli.doctor.look import Looking
@@ -219,10 +220,14 @@ async def test_a_disk_that_is_full(
                 "mappedFileSizeCommitLog": str(16 << 20),
             }
         )
-        async with Broker(settings, environment=Environment(files=files)):
+        async with Broker(settings, environment=Environment(files=files)) as broker:
+            warnings = list(start_warnings(broker))
             (one,) = await asyncio.to_thread(doctor, goddard, "disk", "-n", namesrv)
     assert (one["severity"], one["problem"].startswith(problem)) == (severity, True)
     assert "fileReservedTime" in one["advice"]
+    # Whoever starts the broker at a terminal is told, too.
+    refused = f"the disk of {tmp_path / 'store'} is 95% full: messages are refused; free space"
+    assert warnings == ([refused] if severity == "error" else [])
 
 
 def test_what_cannot_be_read(sick: Cluster, goddard: CommandLine) -> None:

@@ -13,6 +13,7 @@ from typing import Final, Protocol, TypeVar
 
 from goddard.client import broker_api
 from goddard.client.arguments import checked
+from goddard.client.checks import did_you_mean
 from goddard.client.errors import (
     BrokerNotFoundError,
     ClientError,
@@ -24,19 +25,20 @@ from goddard.client.queries import Requester, address_to_ask, cluster_info, each
 from goddard.client.values import MessageQueue
 from goddard.clock import Clock
 from goddard.config import parse_properties
-from goddard.errors import ConfigError, ProtocolError
+from goddard.errors import ConfigError, GoddardError, ProtocolError
 from goddard.protocol import bodies
 from goddard.protocol.bodies import (
     BrokerData,
     ClusterInfo,
     DataVersion,
+    TopicList,
     TopicRoute,
     encode_body,
 )
 from goddard.protocol.codes import MASTER_ID, RequestCode, ResponseCode
 from goddard.protocol.frame import RemotingCommand
 from goddard.protocol.headers.header import Header
-from goddard.protocol.names import pop_retry_topic, retry_topic
+from goddard.protocol.names import RETRY_PREFIX, is_retry_topic, pop_retry_topic, retry_topic
 
 # The configuration of a broker has a few hundred properties of tens of bytes each.
 MAX_PROPERTIES_BYTES: Final = 4 * 1024 * 1024
@@ -283,8 +285,19 @@ async def group_addresses(
             f"no consumer of {group} was online yet; the first one creates this topic"
             if topic is None
             else f"neither a consumer of {group} nor the topic {topic} is known"
-        )
+        ) + await _similar_group(admin, group)
         raise
+
+
+async def _similar_group(admin: AdminBase, group: str) -> str:
+    """``; did you mean 'X'?``, of the groups that had consumers online; nothing if none is."""
+    try:
+        response = await ask_name_server(admin, RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+        topics = (await broker_api.read(response, TopicList)).topic_list
+    except GoddardError:
+        return ""
+    groups = [name.removeprefix(RETRY_PREFIX) for name in topics if is_retry_topic(name)]
+    return did_you_mean(group, groups)
 
 
 # --- Values ---------------------------------------------------------------------------------------
