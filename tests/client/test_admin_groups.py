@@ -255,9 +255,9 @@ async def test_unknown_group_is_named(site: Site, admin: Admin) -> None:
         await admin.group_progress(group)
     with pytest.raises(NoRouteError, match="neither a consumer of"):
         await admin.group_progress(group, topic="NoSuchTopic")
-    site.create_topic(retry_topic(group))
-    with pytest.raises(NoRouteError, match=f"did you mean '{group}'"):
-        await admin.group_progress(f"{group}x")
+    known = site.create_topic(retry_topic(group)).removeprefix(retry_topic(""))
+    with pytest.raises(NoRouteError, match=f"did you mean '{known}'"):
+        await admin.group_progress(f"{known}x")
     with pytest.raises(BrokerError) as failure:
         await admin.group_config("no spaces", broker=broker_name(site))
     assert failure.value.code in (

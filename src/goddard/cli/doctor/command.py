@@ -32,7 +32,7 @@ _CHECKS = click.Choice(list(CHECKS))
     type=click.FloatRange(0, 3600),
     default=3.0,
     show_default=True,
-    help="Time between the two looks that growing lags and restarts are found by.",
+    help="Time between two readings; growing lags and restarts are found by comparing them.",
 )
 @click.option(
     "--max-lag",

@@ -116,8 +116,12 @@ _SETTINGS = (
     click.option("--retries", type=click.IntRange(-1), help="Retries before dead-lettering."),
     click.option("--retry-queues", type=click.IntRange(0), help="Queues of the retry topic."),
     click.option("--consume/--no-consume", default=None, help="Whether consumers get messages."),
-    click.option("--broadcast/--no-broadcast", default=None, help="Whether it may broadcast."),
-    click.option("--orderly/--no-orderly", default=None, help="Whether it consumes in order."),
+    click.option(
+        "--broadcast/--no-broadcast", default=None, help="Whether consumers may broadcast."
+    ),
+    click.option(
+        "--orderly/--no-orderly", default=None, help="Whether messages are consumed in order."
+    ),
     click.option(
         "--attribute", "attributes", multiple=True, metavar="NAME=VALUE", help="Set an attribute."
     ),

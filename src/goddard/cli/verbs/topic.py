@@ -113,7 +113,11 @@ def _summary(by_broker: Mapping[str, Any]) -> tuple[object, ...]:
 @broker_option
 @click.option("--queues", type=_QUEUES, default=8, show_default=True, help="On each broker.")
 @_PERMISSION
-@click.option("--order", is_flag=True, help="For ordered messages while brokers stop.")
+@click.option(
+    "--order",
+    is_flag=True,
+    help="Keep the list of queues while brokers are down, for ordered messages.",
+)
 @_ATTRIBUTE
 def create(target: Target, topic: str, **options: Any) -> None:
     """Create a topic on a cluster or a broker; it must not exist."""
