@@ -266,12 +266,10 @@ async def test_a_broker_that_restarts(sick: Cluster) -> None:
     async with looking(sick) as doctor:
         first = await doctor.look()
         await asyncio.to_thread(broker.kill)
+        await asyncio.to_thread(wait_until, lambda: not is_registered(sick), 30, "it is gone")
         gone = await doctor.look()
         await asyncio.to_thread(broker.start)
-        known = sick.name_servers[0].address
-        await asyncio.to_thread(
-            wait_until, lambda: "broker-0" in query_brokers(known), 30, "registered"
-        )
+        await asyncio.to_thread(wait_until, lambda: is_registered(sick), 30, "registered")
         back = await doctor.look()
     changes = ((first, gone, "disappeared"), (gone, back, "registered"), (first, back, "restarted"))
     for before, after, what in changes:
@@ -279,6 +277,10 @@ async def test_a_broker_that_restarts(sick: Cluster) -> None:
         assert one.subject == f"broker-0 ({broker.address})"
         assert what in one.problem
         assert "its log" in one.advice
+
+
+def is_registered(cluster: Cluster) -> bool:
+    return "broker-0" in query_brokers(cluster.name_servers[0].address)
 
 
 class LateClock(SystemClock):
