@@ -445,6 +445,7 @@ class Broker:
             stats=self.stats,
             queued_sends=lambda: self.appender.queued_requests,
             connected_slaves=lambda: len(self.roles.acknowledged_offsets),
+            is_active=lambda: self.roles.is_active,
             executor=self._executor,
             environment=self._environment,
         )

@@ -65,6 +65,7 @@ class AdminBroker:
         stats: Stats,
         queued_sends: Callable[[], int] = lambda: 0,
         connected_slaves: Callable[[], int] = lambda: 0,
+        is_active: Callable[[], bool] = lambda: True,
         executor: Executor | None = None,
         environment: Environment | None = None,
     ) -> None:
@@ -75,6 +76,7 @@ class AdminBroker:
         self._stats = stats
         self._queued_sends = queued_sends
         self._connected_slaves = connected_slaves
+        self._is_active = is_active
         self._executor = executor
         environment = environment or Environment()
         self._clock = environment.clock
@@ -171,7 +173,7 @@ class AdminBroker:
         info = {
             "bootTimestamp": str(self._started_ms),
             "runtime": _duration_text(self._clock.now_ms() - self._started_ms),
-            "brokerActive": "true",
+            "brokerActive": str(self._is_active()).lower(),
             "brokerVersionDesc": VERSION_NAME,
             "startAcceptSendRequestTimeStamp": str(config.accept_sends_from_ms),
             "msgPutTotalYesterdayMorning": str(puts.yesterday_morning),

@@ -294,6 +294,12 @@ class Roles:
         """Whether this slave acts for its master."""
         return self._gate.is_acting
 
+    @property
+    def is_active(self) -> bool:
+        """Whether this broker is the master of its group, or acts for it."""
+        is_master = self._is_online.is_set() and not self._settings.current.is_slave
+        return is_master or self.is_acting
+
     def _announce(self, ha_address: str, address: str) -> None:
         if self._search is not None and self._follower is not None:
             self._search.announce(ha_address, address)
