@@ -148,12 +148,17 @@ def is_own_cancellation(error: BaseException) -> bool:
     return task is not None and task.cancelling() > 0
 
 
+# Looking up a member of an enumeration takes longer than many listeners do.
+_SUCCESS: Final = (ConsumeResult.SUCCESS, None)
+
+
 def call_listener(
     listener: Callable[..., Any], group: str, messages: list[ReceivedMessage], context: object
 ) -> tuple[ConsumeResult, str | None]:
     """Call a listener with a copy of the messages: the result, and the text of an exception."""
     try:
-        return result_of(listener(messages.copy(), context)), None
+        returned = listener(messages.copy(), context)
+        return _SUCCESS if returned is None else (result_of(returned), None)
     except BaseException as error:
         # Not even SystemExit may end the worker.
         if is_own_cancellation(error):
@@ -166,7 +171,8 @@ async def await_listener(
 ) -> tuple[ConsumeResult, str | None]:
     """As ``call_listener``, for a coroutine function."""
     try:
-        return result_of(await listener(messages.copy(), context)), None
+        returned = await listener(messages.copy(), context)
+        return _SUCCESS if returned is None else (result_of(returned), None)
     except (Exception, asyncio.CancelledError) as error:
         if is_own_cancellation(error):
             raise
