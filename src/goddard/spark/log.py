@@ -51,7 +51,8 @@ if IS_COMPILED or TYPE_CHECKING:
 _logger: Final = logging.getLogger("goddard.spark")
 
 _NAME_DIGITS: Final = 20
-_CHUNK_BYTES: Final = 4 * 1024 * 1024
+# Chunks of this size, with their columns, stay in the processor's cache.
+_CHUNK_BYTES: Final = 1024 * 1024
 _PARTITION_BYTES: Final = 128 * 1024 * 1024
 # The largest body, topic and properties, and the fixed fields.
 _MAX_RECORD_BYTES: Final = MAX_BODY_BYTES + 2 * 32_768 + 1024

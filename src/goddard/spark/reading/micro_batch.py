@@ -137,7 +137,7 @@ class MicroBatchPlanner:
         return start if end is None else end
 
     def _check_topics(self, begins: Offsets) -> None:
-        """Refuse a checkpoint of other topics: their unread messages would be forgotten."""
+        """Refuse a checkpoint of other topics: their unread messages would never be read."""
         topics = {queue.topic for queue in begins}
         if topics and not any(map(self._options.selects_topic, topics)):
             raise ConfigError(
