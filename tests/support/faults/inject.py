@@ -119,7 +119,7 @@ class Injector:
             elif fault.kind == "clock":
                 assert node.control is not None
                 node.control.skew_ms += fault.amount
-                self._history.clock_jumps_seconds += fault.amount / 1000
+                self._history.clock_jumps_seconds += abs(fault.amount) / 1000
             else:
                 raise AssertionError(fault)
 

@@ -103,8 +103,8 @@ def _short(random: Random, safety_seconds: float) -> list[Fault]:
         elif group == "name server":
             faults.append(Fault(at, kind, random.choice(NAME_SERVERS), seconds=seconds))
         elif kind == "clock":
-            # Forward: delays may be shorter by the sum of all jumps, so those are few seconds.
-            amount = random.randrange(100, 5_000)
+            # Delays may be shorter or longer by the sum of all jumps, so those are few seconds.
+            amount = random.choice((-1, 1)) * random.randrange(100, 5_000)
             faults.append(Fault(at, kind, random.choice(BROKERS), amount=amount))
         else:
             faults.append(Fault(at, kind, random.choice(BROKERS), seconds=seconds))
