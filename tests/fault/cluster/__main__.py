@@ -89,6 +89,7 @@ def _line(result: Result) -> str:
     return (
         f"seed {result.setup.seed} passed: {result.faults.total()} faults, {result.sent} sent, "
         f"{result.acknowledged} acknowledged, {len(result.history.deliveries)} deliveries, "
+        f"{len(result.history.progress)} observations of slaves, "
         f"healed after {result.healed_seconds:.1f} s"
     )
 

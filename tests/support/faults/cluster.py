@@ -21,7 +21,7 @@ _ROOT: Final = Path(__file__).parents[3]
 NAME_SERVER_PORT: Final = 9876
 BROKER_PORT: Final = 10911
 _HA_PORT: Final = 10912
-_START_SECONDS: Final = 40
+_START_SECONDS: Final = 90
 _DISK_BYTES: Final = 96 << 20
 _PAGE_BYTES: Final = 4096
 _COMMON: Final[Mapping[str, str]] = {
@@ -208,8 +208,12 @@ class Cluster:
     def lose_disk(self, node: Node) -> None:
         """Delete the data of a broker that has ended, and make it a slave with a new id."""
         shutil.rmtree(node.store, ignore_errors=True)
+        self.configure(node, self.new_id())
+
+    def new_id(self) -> int:
+        """A broker id that no slave had."""
         self._last_id += 1
-        self.configure(node, self._last_id)
+        return self._last_id
 
     def fill_disk(self, node: Node) -> None:
         """Leave no free block on the disk of a broker."""

@@ -61,6 +61,8 @@ class Injector:
             await self._restart_all(fault)
         elif fault.kind == "lose":
             await self._lose(fault)
+        elif fault.kind == "change places":
+            await self._change_places(fault)
         elif fault.kind == "replace":
             await self._replace(fault)
         else:
@@ -172,9 +174,37 @@ class Injector:
             loss = Loss(broker, lost.address, self._now(), Damage.DISK_LOST)
             self._history.losses.append(loss)
             self._cluster.lose_disk(lost)
-            if await self._promote(slave, is_safe=mode.is_sync_master):
-                slave.broker_id = 0
+            await self._promote(slave, is_safe=mode.is_sync_master)
             await self.start(lost)
+
+    async def _change_places(self, fault: Fault) -> None:
+        """A planned change, which loses nothing in any mode: demote, then promote."""
+        master, slave = self.master(fault.node), self.slave(fault.node)
+        async with master.busy, slave.busy:
+            if not await self._is_level(master):
+                return
+            broker_id = self._cluster.new_id()
+            if await self._demote(master, broker_id):
+                self._happened(fault)
+                master.broker_id = broker_id
+                await self._promote(slave, is_safe=True)
+
+    async def _demote(self, master: Node, broker_id: int) -> bool:
+        """``goddard broker demote``; False if the master stays the master."""
+        try:
+            async with Admin(self._cluster.name_servers) as admin:
+                await admin.demote_broker(master.address, broker_id=broker_id)
+        except GoddardError as problem:
+            self._note(f"{master.name} is not demoted: {problem}")
+        else:
+            return True
+        until = self._now() + _PROMOTE_SECONDS
+        while self._now() < until:  # the answer may be late
+            try:
+                return not (await asyncio.to_thread(replication, master)).master
+            except (GoddardError, OSError):
+                await asyncio.sleep(0.5)
+        return False
 
     async def _replace(self, fault: Fault) -> None:
         """RocketMQ's brokers instead of ours, one after the other, and ours again, on their data.
@@ -212,7 +242,7 @@ class Injector:
             await asyncio.sleep(0.5)
         return False
 
-    async def _promote(self, slave: Node, *, is_safe: bool) -> bool:
+    async def _promote(self, slave: Node, *, is_safe: bool) -> None:
         """``goddard broker promote``, until it works; by force if there is no other way."""
         until = self._now() + _PROMOTE_SECONDS
         error: Exception | None = None
@@ -237,7 +267,7 @@ class Injector:
             self._history.terms.append(
                 Term(slave.broker, number, slave.address, began, eligible, mode)
             )
+            slave.broker_id = 0
             self._note(f"{slave.name} is the master of {slave.broker}")
-            return True
+            return
         self.problems.append(f"{slave.name} cannot be promoted: {error}")
-        return False

@@ -27,9 +27,9 @@ from tests.support.history.replicas import check_logs, check_routes
 from tests.support.history.story import tell
 from tests.support.workload import TOPICS, Workload
 
-_LIVENESS_SECONDS: Final = 75.0
+_LIVENESS_SECONDS: Final = 120.0
 _UNDO_SECONDS: Final = 120.0
-_READY_SECONDS: Final = 40.0
+_READY_SECONDS: Final = 90.0
 _READ_SECONDS: Final = 30.0
 _POLL_SECONDS: Final = 1.0
 _PROBE_TOPIC: Final = "Probe"

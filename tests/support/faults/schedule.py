@@ -25,7 +25,7 @@ NODE_KINDS: Final = (
 )
 NAME_SERVER_KINDS: Final = ("kill", "pause")
 # At most once in a round, one after the other: each changes several nodes, and waits for them.
-LONG_KINDS: Final = ("rolling restart", "lose", "replace")
+LONG_KINDS: Final = ("rolling restart", "lose", "change places", "replace")
 JAVA_VERSIONS: Final = ("4.9.4", "5.4.0")
 _LATER_MODES: Final = (
     Mode(is_sync_flush=False, is_sync_master=False),
@@ -136,7 +136,7 @@ def _long(random: Random, safety_seconds: float, *, has_java: bool) -> Fault:
     if kind == "lose":
         # Often the slave lacks what the master stored at the end, which must not be acknowledged.
         return Fault(at, kind, pair, seconds=random.choice((0.0, 0.5, 2.0)))
-    if kind == "rolling restart":
+    if kind != "replace":
         return Fault(at, kind, pair)
     if not has_java:
         return Fault(at, "rolling restart", pair)
