@@ -240,14 +240,17 @@ class Workload:
         return listen
 
     def is_consumed(self) -> bool:
-        """Whether each group has consumed what is known to be there."""
+        """Whether each group has consumed what must be there, and what it may not skip."""
+        history = self.history
         wanted = {
             (group, send.value)
-            for send in self.history.sends
-            for group, topics in self.history.groups.items()
+            for send in history.sends
+            for group, topics in history.groups.items()
             if send.topic in topics
-            and send.outcome is Outcome.ACKNOWLEDGED
             and send.decision is Decision.COMMITTED
+            and history.is_promised(send)
+            and send.queue is not None
+            and not history.lost_disk(send.queue.broker)
         }
         consumed = {
             (delivery.group, delivery.value)
