@@ -221,7 +221,10 @@ class _Round:
         if problems:
             return problems
         problems = await self._read()
-        return problems or [text for text in check(history) if "never consumed" in text]
+        # Delayed messages and decisions of transactions may be on their way.
+        return problems or [
+            text for text in check(history) if text.startswith("lost:") or "never consumed" in text
+        ]
 
     async def _read(self) -> list[str]:
         try:
