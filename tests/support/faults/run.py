@@ -28,7 +28,7 @@ from tests.support.history.story import tell
 from tests.support.workload import TOPICS, Workload
 
 _LIVENESS_SECONDS: Final = 120.0
-_UNDO_SECONDS: Final = 120.0
+_UNDO_SECONDS: Final = 200.0
 _READY_SECONDS: Final = 90.0
 _READ_SECONDS: Final = 30.0
 _POLL_SECONDS: Final = 1.0
