@@ -157,6 +157,27 @@ def plan(job: str, changes: tuple[str, ...], name_servers: str | None, explain: 
 @_job
 @_changes
 @_name_servers
+@click.option(
+    "--sdp",
+    "folder",
+    required=True,
+    metavar="DIR",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="A new folder for a project of Spark Declarative Pipelines.",
+)
+def export(job: str, changes: tuple[str, ...], name_servers: str | None, folder: Path) -> None:
+    """Write a pipeline as a project of Spark Declarative Pipelines, for spark-pipelines run."""
+    with _errors_in_one_line():
+        left_out = _pipelines("sdp.export").export(job, folder, _values(changes, name_servers))
+    for note in left_out:
+        click.echo(f"left out: {note}")
+    click.echo(f"{folder} is written; run it there: spark-pipelines run")
+
+
+@pipeline.command()
+@_job
+@_changes
+@_name_servers
 def validate(job: str, changes: tuple[str, ...], name_servers: str | None) -> None:
     """Validate a job file, without Spark and without a cluster."""
     with _errors_in_one_line():
@@ -276,11 +297,16 @@ def _pipelines(module: str) -> Any:
 
 
 def _load(name: str, changes: tuple[str, ...], name_servers: str | None) -> "Job":
+    loaded: Job = _pipelines("builtin").find_job(name, _values(changes, name_servers))
+    return loaded
+
+
+def _values(changes: tuple[str, ...], name_servers: str | None) -> dict[str, str]:
+    """The values of the job file that the options replace."""
     values = dict(_pair("--set", each) for each in changes)
     if name_servers is not None:
         values["source.nameServers"] = name_servers
-    loaded: Job = _pipelines("builtin").find_job(name, values)
-    return loaded
+    return values
 
 
 def _check_code(job: "Job") -> None:

@@ -145,7 +145,8 @@ class Pipeline:
                 frame = self._observing(frame, observation)
             frame = expectations.valid_or_fail(frame)
         if job.deduplicate is not None:
-            frame = transforms.deduplicated(frame, _with_one_watermark(job))
+            spec = _with_one_watermark(job)
+            frame = transforms.deduplicated(frame, spec, is_stream=messages.isStreaming)
         if job.aggregate is not None:
             frame = transforms.aggregated(
                 self.transformed(frame), job.aggregate, has_watermark=job.deduplicate is not None

@@ -21,9 +21,9 @@ Step = Callable[[DataFrame], DataFrame]
 INPUT: Final = "input"
 
 
-def deduplicated(frame: DataFrame, spec: Deduplicate) -> DataFrame:
+def deduplicated(frame: DataFrame, spec: Deduplicate, *, is_stream: bool) -> DataFrame:
     """One row of each key."""
-    if frame.isStreaming:
+    if is_stream:
         timed = frame.withWatermark(spec.time, spec.watermark)
         return timed.dropDuplicatesWithinWatermark(list(spec.keys))
     return frame.dropDuplicates(list(spec.keys))

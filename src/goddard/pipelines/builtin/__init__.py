@@ -21,11 +21,16 @@ def builtin_names() -> tuple[str, ...]:
 
 def find_job(name: str, changes: Mapping[str, str] | None = None) -> Job:
     """The job of a file, or a built-in one by its name."""
+    return load_job(job_path(name), changes, called=name)
+
+
+def job_path(name: str) -> Path:
+    """The job file of this name, or that of a built-in job."""
     path = Path(name)
     if path.is_file():
-        return load_job(path, changes)
+        return path
     if name in builtin_names():
-        return load_job(_FOLDER / f"{name}.toml", changes, called=name)
+        return _FOLDER / f"{name}.toml"
     if path.is_dir():
         raise ConfigError(
             f"{name} is a folder; a job file is wanted, or {', '.join(builtin_names())}"

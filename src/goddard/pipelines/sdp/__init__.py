@@ -1,0 +1,1 @@
+"""Jobs as Spark Declarative Pipelines: ``export`` writes a project, ``datasets`` is used in it."""
