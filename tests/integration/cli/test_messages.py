@@ -10,8 +10,9 @@ from pathlib import Path
 
 from goddard.client.consume.push import PushConsumer
 from goddard.client.listeners.listener import ConsumeContext, ConsumeResult
-from goddard.client.message import ReceivedMessage
-from goddard.client.values import ConsumeFrom
+from goddard.client.message import Message, ReceivedMessage
+from goddard.client.produce.transactions import TransactionProducer
+from goddard.client.values import ConsumeFrom, TransactionState
 from goddard.testing.cluster import Cluster
 from tests.support.command_line import CommandLine
 from tests.support.polling import until
@@ -313,3 +314,29 @@ async def test_dead_letters_are_shown_exported_and_sent_to_their_group_alone(
     assert absent.err == f"goddard dlq show: group {other} has no dead letters\n"
     unknown = await asyncio.to_thread(goddard, "dlq", "show", f"{group}x")
     assert f"there is no group {group}x; did you mean {group}" in unknown.err
+
+
+class Committing:
+    """A transaction listener whose transactions all succeed."""
+
+    async def execute(self, message: Message, argument: object) -> TransactionState:
+        return TransactionState.COMMIT
+
+    async def check(self, message: ReceivedMessage) -> TransactionState:
+        return TransactionState.COMMIT
+
+
+async def test_a_dead_letter_of_a_transaction_is_no_half_message_when_sent_again(
+    cluster: Cluster, goddard: CommandLine, topic: str, group: str
+) -> None:
+    async with TransactionProducer(
+        f"{group}-producer", Committing(), name_servers=cluster.namesrv
+    ) as producer:
+        await producer.send_in_transaction(Message(topic, b"paid"))
+    failing = ("--exec", "exit 1", "--retries", "0", "--count", "1")
+    failed = await asyncio.to_thread(goddard, "consume", topic, "-g", group, *failing)
+    assert "0 messages consumed, 1 failed" in failed.err
+    sent = await asyncio.to_thread(goddard, "dlq", "resend", group, "--all", "--yes")
+    assert (sent.code, sent.err) == (0, f"1 message sent to group {group}\n")
+    again = await asyncio.to_thread(goddard, "consume", f"%RETRY%{group}")
+    assert again.out == "paid\n"

@@ -33,21 +33,26 @@ from goddard.protocol.message import (
     PROPERTY_MAX_OFFSET,
     PROPERTY_MAX_RECONSUME_TIMES,
     PROPERTY_MIN_OFFSET,
+    PROPERTY_PRODUCER_GROUP,
     PROPERTY_RECONSUME_TIME,
     PROPERTY_RETRY_TOPIC,
+    PROPERTY_TRANSACTION_PREPARED,
 )
 from goddard.protocol.names import DLQ_PREFIX, dlq_topic, retry_topic
 
 if TYPE_CHECKING:
     from goddard.client.admin.admin import Admin
 
-# What would make a broker treat the message as one that already failed.
+# What would make a broker treat the message as one that already failed, or as the half message of a
+# transaction, which nobody would commit.
 _DROPPED: Final = DELAY_PROPERTIES | {
     CONSUME_FAILURE,
     PROPERTY_MAX_OFFSET,
     PROPERTY_MAX_RECONSUME_TIMES,
     PROPERTY_MIN_OFFSET,
+    PROPERTY_PRODUCER_GROUP,
     PROPERTY_RECONSUME_TIME,
+    PROPERTY_TRANSACTION_PREPARED,
 }
 
 _MAX_PENDING: Final = 64
