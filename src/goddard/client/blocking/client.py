@@ -203,6 +203,8 @@ class _Submission(Generic[T]):
         self.result: Future[T] = LazyFuture()
 
     def begin(self) -> None:
+        if self.result.done() and not self.result.cancelled():
+            return  # the client was stopped before the loop came to this job
         if not self.result.set_running_or_notify_cancel():
             self._end()
             return

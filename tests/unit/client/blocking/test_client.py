@@ -85,6 +85,10 @@ class BlockingEcho(BlockingClient[Echo]):
     def release(self) -> None:
         self._call(self._core.release)
 
+    def fail_pending(self) -> None:
+        for submission in list(self._pending):
+            submission.fail(NotRunningError("stopped"))
+
 
 @pytest.fixture(autouse=True)
 def no_threads_left() -> Iterator[None]:
@@ -300,6 +304,20 @@ class TestHandingOver:
         assert more[0].result(WAIT_SECONDS) == 10
         client.stop()
         assert called == list(range(10))
+
+    def test_a_job_of_a_stopped_client_leaves_those_behind_it_alone(self) -> None:
+        with BlockingEcho() as client, BlockingEcho() as other:
+            other.release()
+            behind: list[Future[int]] = []
+
+            def stop_before_it_begins() -> None:
+                # The loop runs this, so neither call has begun.
+                client.echo_async(1)
+                behind.append(other.echo_async(2))
+                client.fail_pending()
+
+            client.thread_name(stop_before_it_begins)
+            assert behind[0].result(WAIT_SECONDS) == 2
 
     def test_stop_ends_pending_calls(self) -> None:
         called = threading.Event()
