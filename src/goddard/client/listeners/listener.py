@@ -17,6 +17,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
+from goddard.client.checks import MAX_INT, check_range
 from goddard.client.message import ReceivedMessage
 from goddard.client.values import MessageQueue
 from goddard.errors import ArgumentTypeError, ConfigError
@@ -49,6 +50,15 @@ class ConsumeContext(msgspec.Struct, gc=False, eq=False):
     delay_level: int = 0
     ack_index: int | None = None
 
+    def __setattr__(self, name: str, value: object) -> None:
+        """ArgumentTypeError for a value of the wrong type, in the listener that sets it.
+
+        The constructor does not call this, so a call whose listener sets nothing is not slower.
+        """
+        if name == "delay_level" or (name == "ack_index" and value is not None):
+            check_range(name, value, -MAX_INT)
+        msgspec.Struct.__setattr__(self, name, value)
+
 
 class OrderlyContext(msgspec.Struct, gc=False, eq=False):
     """The context of one call of an orderly listener.
@@ -61,6 +71,12 @@ class OrderlyContext(msgspec.Struct, gc=False, eq=False):
     queue: MessageQueue
     auto_commit: bool = True
     suspend_ms: int | None = None
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """As in ConsumeContext."""
+        if name == "suspend_ms" and value is not None:
+            check_range(name, value, -MAX_INT)
+        msgspec.Struct.__setattr__(self, name, value)
 
 
 Returned: TypeAlias = ConsumeResult | bool | None

@@ -37,6 +37,28 @@ def test_results(returned: object, result: ConsumeResult) -> None:
     assert result_of(returned) is result
 
 
+@pytest.mark.parametrize(
+    ("context", "name"),
+    [
+        (ConsumeContext, "ack_index"),
+        (ConsumeContext, "delay_level"),
+        (OrderlyContext, "suspend_ms"),
+    ],
+)
+def test_a_wrong_value_of_the_context_fails_the_listener_that_sets_it(
+    context: type[ConsumeContext | OrderlyContext], name: str
+) -> None:
+    given = context(MessageQueue("orders", "broker-a", 0))
+    before = getattr(given, name)
+    for wrong in (1.5, "x", True):
+        with pytest.raises(ConfigError, match=f"{name} is .*; it must be a whole number"):
+            setattr(given, name, wrong)
+    assert getattr(given, name) == before
+    for right in (2, -1, before):
+        setattr(given, name, right)
+        assert getattr(given, name) == right
+
+
 @pytest.mark.parametrize("returned", [1, 0, "ok", []])
 def test_other_values_are_failures(returned: object, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR):
