@@ -41,14 +41,14 @@ def sick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def doctor(goddard: CommandLine, check: str, *options: str) -> list[dict[str, Any]]:
-    """The findings of one check; the exit code must fit."""
+    """The findings of one check; the exit code must fit all that were printed."""
     command = ("doctor", "--seconds", "0", "--check", check, *options)
     result = goddard(*command, "--format", "json")
     found: list[dict[str, Any]] = json.loads(result.out)["findings"]
     worst = {one["severity"] for one in found}
     assert result.code == (2 if "error" in worst else 1 if worst else 0), result.err
     assert all(one["advice"] for one in found)
-    return found
+    return [one for one in found if one["check"] == check]
 
 
 @asynccontextmanager
@@ -388,6 +388,19 @@ def test_permissions(goddard: CommandLine, topic: str, group: str) -> None:
     assert found[group]["problem"] == "the group may not consume"
     assert found["broker-0"]["problem"] == "brokerPermission is 4: it refuses producers"
     assert "write permission is wiped" in found["broker-1"]["problem"]
+
+
+def test_a_check_of_servers_that_do_not_answer_is_not_well(goddard: CommandLine) -> None:
+    nowhere = ("doctor", "--seconds", "0", "-n", "127.0.0.1:1")
+    disk = goddard(*nowhere, "--check", "disk", "--format", "json")
+    found = json.loads(disk.out)
+    assert (disk.code, found["checks"]) == (2, ["disk"])
+    assert [one["check"] for one in found["findings"]] == ["ports"]
+    nagios = goddard(*nowhere, "--check", "dead-letters", "--format", "nagios")
+    assert (nagios.code, nagios.out.startswith("CLUSTER CRITICAL")) == (2, True)
+    metrics = goddard(*nowhere, "--skip", "ports", "--format", "prometheus")
+    assert 'check="disk"' in metrics.out
+    assert 'check="ports"' not in metrics.out
 
 
 def test_formats_for_monitors(cluster: Cluster, goddard: CommandLine) -> None:

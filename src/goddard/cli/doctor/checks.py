@@ -2,7 +2,7 @@
 
 import ipaddress
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Final
 
 from goddard.cli.doctor.facts import BrokerLook, Facts, Finding, Limits, Severity
@@ -32,6 +32,7 @@ def _ports(facts: Facts, _: Limits) -> Iterator[Finding]:
                 server.address,
                 f"the name server does not answer: {server.problem}",
                 "start 'goddard namesrv' there, or correct the address and the firewall",
+                is_unread=True,
             )
 
 
@@ -45,6 +46,7 @@ def _addresses(facts: Facts, _: Limits) -> Iterator[Finding]:
                 broker.title,
                 f"clients here cannot reach the address that it advertises: {broker.problem}",
                 "set brokerIP1 to an address that clients reach, and open its port; or start it",
+                is_unread=True,
             )
         elif not is_local and _is_loopback(broker.place.address):
             yield Finding(
@@ -395,6 +397,7 @@ def _unread(facts: Facts, _: Limits) -> Iterator[Finding]:
             what,
             f"this could not be read: {reason}",
             "correct the other findings first; a longer --timeout may help",
+            is_unread=True,
         )
 
 
@@ -421,3 +424,20 @@ def findings(facts: Facts, limits: Limits) -> list[Finding]:
     """The findings of all checks; errors first."""
     found = [one for check in CHECKS.values() for one in check(facts, limits)]
     return sorted(found, key=lambda one: one.severity is not Severity.ERROR)
+
+
+def chosen_checks(wanted: Collection[str], skipped: Collection[str]) -> list[str]:
+    """The names of the checks to report: the wanted ones, or all, without the skipped ones."""
+    return [name for name in CHECKS if name in (wanted or CHECKS) and name not in skipped]
+
+
+def chosen_findings(
+    found: Iterable[Finding], chosen: Collection[str], skipped: Collection[str]
+) -> list[Finding]:
+    """The findings of the chosen checks, and those about servers that could not be read.
+
+    Without the latter, a check of servers that do not answer would find nothing.
+    """
+    return [
+        one for one in found if one.check in chosen or (one.is_unread and one.check not in skipped)
+    ]

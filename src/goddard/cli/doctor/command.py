@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from goddard.cli.doctor.checks import CHECKS, findings
+from goddard.cli.doctor.checks import CHECKS, chosen_checks, chosen_findings, findings
 from goddard.cli.doctor.facts import Facts, Limits
 from goddard.cli.doctor.look import Looking
 from goddard.cli.doctor.report import FORMATS, exit_code
@@ -48,7 +48,13 @@ _CHECKS = click.Choice(list(CHECKS))
     show_default=True,
     help="Larger messages, in bytes, are a warning.",
 )
-@click.option("--check", "wanted", multiple=True, type=_CHECKS, help="Only this; repeatable.")
+@click.option(
+    "--check",
+    "wanted",
+    multiple=True,
+    type=_CHECKS,
+    help="Only this, and what could not be read; repeatable.",
+)
 @click.option("--skip", "skipped", multiple=True, type=_CHECKS, help="Not this; repeatable.")
 def doctor(target: Target, format_name: str, seconds: float, **options: Any) -> None:
     """Look for what is wrong in a cluster, and say what to do.
@@ -62,11 +68,8 @@ def doctor(target: Target, format_name: str, seconds: float, **options: Any) -> 
     async def work(admin: "Admin") -> Facts:
         return await Looking(admin).facts(seconds)
 
-    found = [
-        one
-        for one in findings(target.run(work), limits)
-        if (one.check in options["wanted"] or not options["wanted"])
-        and one.check not in options["skipped"]
-    ]
-    click.echo(FORMATS[format_name](found))
+    skipped = options["skipped"]
+    chosen = chosen_checks(options["wanted"], skipped)
+    found = chosen_findings(findings(target.run(work), limits), chosen, skipped)
+    click.echo(FORMATS[format_name](found, chosen))
     click.get_current_context().exit(exit_code(found))

@@ -16,13 +16,17 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """``check`` is the name of the check, ``subject`` the server, topic or group it is about."""
+    """``check`` is the name of the check, ``subject`` the server, topic or group it is about.
+
+    ``is_unread`` says that facts are missing: every other check may have found less than there is.
+    """
 
     check: str
     severity: Severity
     subject: str
     problem: str
     advice: str
+    is_unread: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,5 +1,7 @@
 """How findings are printed: for people, as JSON, for Nagios and for Prometheus. Pure.
 
+``checks`` are the names of the checks that were chosen.
+
 The exit code is that of Nagios: 0 nothing was found, 1 warnings, 2 errors.
 """
 
@@ -10,7 +12,6 @@ from typing import Final
 
 import click
 
-from goddard.cli.doctor.checks import CHECKS
 from goddard.cli.doctor.facts import Finding, Severity
 from goddard.cli.render import counted
 from goddard.cli.terminal.mistakes import one_line
@@ -30,7 +31,7 @@ def summary(found: Sequence[Finding]) -> str:
     return ", ".join(counted(counts[one], one.value) for one in Severity)
 
 
-def text(found: Sequence[Finding]) -> str:
+def text(found: Sequence[Finding], checks: Sequence[str]) -> str:
     """A paragraph for each finding, and what was checked."""
     lines = []
     for one in found:
@@ -39,10 +40,10 @@ def text(found: Sequence[Finding]) -> str:
         lines += [f"  {one_line(one.problem)}", f"  to do: {one_line(one.advice)}", ""]
     if found:
         return "\n".join([*lines, summary(found)])
-    return click.style("all is well", fg="green") + f"; checked: {', '.join(CHECKS)}"
+    return click.style("all is well", fg="green") + f"; checked: {', '.join(checks)}"
 
 
-def as_json(found: Sequence[Finding]) -> str:
+def as_json(found: Sequence[Finding], checks: Sequence[str]) -> str:
     rows = [
         {
             "check": one.check,
@@ -53,10 +54,10 @@ def as_json(found: Sequence[Finding]) -> str:
         }
         for one in found
     ]
-    return json.dumps({"findings": rows, "checks": list(CHECKS)}, ensure_ascii=False, indent=2)
+    return json.dumps({"findings": rows, "checks": list(checks)}, ensure_ascii=False, indent=2)
 
 
-def nagios(found: Sequence[Finding]) -> str:
+def nagios(found: Sequence[Finding], _: Sequence[str]) -> str:
     """The status line with performance data, and a line for each finding."""
     counts = Counter(one.severity for one in found)
     first = f" - {_plain(found[0])}" if found else ""
@@ -72,9 +73,10 @@ def _plain(one: Finding) -> str:
     return one_line(f"{one.check} {one.subject}: {one.problem}").replace("|", "/")
 
 
-def prometheus(found: Sequence[Finding]) -> str:
+def prometheus(found: Sequence[Finding], checks: Sequence[str]) -> str:
     """Metrics for a text file that an exporter collects."""
     counts = Counter((one.check, one.severity) for one in found)
+    done = dict.fromkeys([*checks, *(one.check for one in found)])
     lines = [
         "# HELP goddard_doctor_findings What goddard doctor found, by check and severity.",
         "# TYPE goddard_doctor_findings gauge",
@@ -82,7 +84,7 @@ def prometheus(found: Sequence[Finding]) -> str:
     lines += [
         f'goddard_doctor_findings{{check="{check}",severity="{severity}"}} '
         f"{counts[check, severity]}"
-        for check in CHECKS
+        for check in done
         for severity in Severity
     ]
     lines += [
@@ -101,7 +103,7 @@ def _label(value: str) -> str:
     return one_line(value).replace("\\", r"\\").replace('"', r"\"")
 
 
-FORMATS: Final[Mapping[str, Callable[[Sequence[Finding]], str]]] = {
+FORMATS: Final[Mapping[str, Callable[[Sequence[Finding], Sequence[str]], str]]] = {
     "text": text,
     "json": as_json,
     "nagios": nagios,

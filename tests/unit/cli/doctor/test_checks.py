@@ -92,6 +92,6 @@ def test_the_clock_of_a_broker(runtime: dict[str, str], time_ms: int | None) -> 
 def test_text_of_others_cannot_change_the_report() -> None:
     evil = Finding("lag", Severity.WARNING, 'g"\\\n{', "a | b\x1b[2J", "do")
     assert exit_code([evil]) == 1
-    assert nagios([evil]).count("|") == 1
-    assert "\x1b[2J" not in text([evil])
-    assert r'subject="g\"\\ {"' in prometheus([evil])
+    assert nagios([evil], []).count("|") == 1
+    assert "\x1b[2J" not in text([evil], [])
+    assert r'subject="g\"\\ {"' in prometheus([evil], ["lag"])
