@@ -17,6 +17,7 @@ from typing import Final
 import click
 
 from goddard.cli.daemon import HELP_OPTIONS, exit_code_of
+from goddard.cli.terminal.seconds import Seconds
 
 _SERVERS: Final = {"broker": "mqbroker", "namesrv": "mqnamesrv"}
 _MISSING: Final = ("controller", "controllerStandalone", "proxy")
@@ -31,7 +32,7 @@ _NONE_RUNS: Final = 255
 @click.option("--pid", type=click.IntRange(1), help="Only this process.")
 @click.option(
     "--timeout",
-    type=click.FloatRange(0),
+    type=Seconds(0),
     default=60.0,
     show_default=True,
     metavar="SECONDS",

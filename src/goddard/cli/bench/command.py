@@ -16,6 +16,7 @@ from goddard.cli.render import counted
 from goddard.cli.terminal.completion import topic_argument
 from goddard.cli.terminal.groups import Group
 from goddard.cli.terminal.mistakes import FailedError, one_line
+from goddard.cli.terminal.seconds import Seconds
 from goddard.cli.terminal.target import Target, cluster_options
 from goddard.client.consume.push import PushConsumer
 from goddard.client.message import Message, ReceivedMessage
@@ -36,7 +37,7 @@ _LIMITS: Final = (
     click.option("--messages", type=click.IntRange(1), help="Stop after so many messages."),
     click.option(
         "--seconds",
-        type=click.FloatRange(0.1, 86_400),
+        type=Seconds(0.1),
         help=f"Stop after this time.  [default: {_DEFAULT_SECONDS:g}, without --messages]",
     ),
 )

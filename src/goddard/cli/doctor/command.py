@@ -8,6 +8,7 @@ from goddard.cli.doctor.checks import CHECKS, chosen_checks, chosen_findings, fi
 from goddard.cli.doctor.facts import Facts, Limits
 from goddard.cli.doctor.look import Looking
 from goddard.cli.doctor.report import FORMATS, exit_code
+from goddard.cli.terminal.seconds import Seconds
 from goddard.cli.terminal.target import Target, connection_options
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ _CHECKS = click.Choice(list(CHECKS))
 )
 @click.option(
     "--seconds",
-    type=click.FloatRange(0, 3600),
+    type=Seconds(0, 3600),
     default=3.0,
     show_default=True,
     help="Time between two readings; growing lags and restarts are found by comparing them.",

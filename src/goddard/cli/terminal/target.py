@@ -23,6 +23,7 @@ from goddard.cli.terminal.mistakes import (
     one_line,
 )
 from goddard.cli.terminal.output import Format, Output, is_terminal
+from goddard.cli.terminal.seconds import Seconds
 from goddard.contexts import Context, contexts_file, load, selected_context
 from goddard.errors import ConfigError
 
@@ -150,7 +151,7 @@ def connection_options(function: Callable[..., Any]) -> Callable[..., Any]:
     @click.option(
         "--timeout",
         "timeout_seconds",
-        type=click.FloatRange(min=0.1),
+        type=Seconds(0.1),
         default=5.0,
         show_default=True,
         metavar="SECONDS",

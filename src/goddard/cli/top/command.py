@@ -16,6 +16,7 @@ from rich.live import Live
 
 from goddard.cli.terminal.mistakes import FailedError, WrongUsageError
 from goddard.cli.terminal.output import Table
+from goddard.cli.terminal.seconds import Seconds
 from goddard.cli.terminal.target import Target, cluster_options
 from goddard.cli.top.reading import Reading, read
 from goddard.cli.top.screen import VIEWS, View, after_key, drawn, listing, rows_of
@@ -35,7 +36,7 @@ _READ_BYTES: Final = 1024
 @click.option(
     "-i",
     "--interval",
-    type=click.FloatRange(0.2, 3600),
+    type=Seconds(0.2, 3600),
     default=2.0,
     show_default=True,
     metavar="SECONDS",

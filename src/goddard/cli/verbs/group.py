@@ -15,6 +15,7 @@ from goddard.cli.terminal.completion import (
 from goddard.cli.terminal.groups import Group
 from goddard.cli.terminal.mistakes import FailedError, WrongUsageError
 from goddard.cli.terminal.output import Table, TimeMs, Wide
+from goddard.cli.terminal.seconds import Seconds
 from goddard.cli.terminal.target import (
     Target,
     cluster_options,
@@ -338,9 +339,7 @@ def lag(target: Target, group: str, topic: str | None) -> None:
 @group.command()
 @cluster_options
 @group_argument
-@click.option(
-    "--interval", type=click.FloatRange(0.1), default=2.0, show_default=True, help="Seconds."
-)
+@click.option("--interval", type=Seconds(0.1), default=2.0, show_default=True, help="Seconds.")
 @click.option("--count", type=click.IntRange(1), help="Stop after this many lines.")
 @click.option("--until-empty", is_flag=True, help="Stop when the lag is 0.")
 def watch(
