@@ -399,7 +399,9 @@ class BrokerConfig(Configuration):
             known = JAVA_DEFAULTS.get(name, "")
             if known in _SWITCHES and text.strip().lower() not in _SWITCHES:
                 raise ConfigError(f"{name}={text[:80]}: true or false is needed")
-            if _NUMBER.fullmatch(known) and not _NUMBER.fullmatch(text.strip()):
+            # The store has checked deleteWhen, which may be a list such as 01;02.
+            is_number = name != "deleteWhen" and _NUMBER.fullmatch(known)
+            if is_number and not _NUMBER.fullmatch(text.strip()):
                 raise ConfigError(f"{name}={text[:80]}: a number is needed")
         return changed
 

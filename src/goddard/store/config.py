@@ -5,16 +5,19 @@ the other parts of the broker.
 """
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from functools import cache
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from goddard.errors import ConfigError
 
 QUEUE_ENTRY_BYTES = 20
+# A hundred years.
+_MOST_RESERVED_HOURS: Final = 876_000
 
 
 class FlushMode(Enum):
@@ -90,6 +93,12 @@ class StoreConfig:
             raise ConfigError("the disk ratios must rise: high, forced cleaning, full")
         if self.max_message_bytes < 1:
             raise ConfigError("maxMessageSize must be positive")
+        # With an age of zero or less, every file except the last would be expired.
+        if not 1 <= self.reserved_hours <= _MOST_RESERVED_HOURS:
+            raise ConfigError(
+                f"fileReservedTime={self.reserved_hours}: a number from 1 to"
+                f" {_MOST_RESERVED_HOURS} is needed"
+            )
         self.delay_times_ms()
         self.delete_hours()
 
@@ -143,10 +152,10 @@ class StoreConfig:
 
     def delete_hours(self) -> frozenset[int]:
         """The hours of the day at which expired files are deleted."""
-        try:
-            return frozenset(int(text) for text in self.delete_when.split(";") if text.strip())
-        except ValueError as error:
-            raise ConfigError(f"deleteWhen {self.delete_when!r} is no list of hours") from error
+        texts = [text.strip() for text in self.delete_when.split(";") if text.strip()]
+        if not all(re.fullmatch("[01]?[0-9]|2[0-3]", text) for text in texts):
+            raise ConfigError(f"deleteWhen={self.delete_when[:80]}: hours 00 to 23 are needed")
+        return frozenset(map(int, texts))
 
 
 @cache

@@ -275,6 +275,28 @@ def test_a_peer_cannot_set_invalid_values(name: str, text: str) -> None:
         BrokerConfig().updated_by_peer({name: text})
 
 
+@pytest.mark.parametrize("text", ["-5", "0", "99999999999"])
+def test_messages_cannot_be_kept_for_less_than_an_hour(text: str) -> None:
+    for read in (BrokerConfig().updated_by_peer, BrokerConfig.from_properties):
+        with pytest.raises(ConfigError, match=f"^fileReservedTime={text}: a number from 1 to 876"):
+            read({"fileReservedTime": text})
+
+
+@pytest.mark.parametrize("text", ["99", "24", "04;25", "-1", "noon"])
+def test_files_are_deleted_at_hours_of_the_day(text: str) -> None:
+    for read in (BrokerConfig().updated_by_peer, BrokerConfig.from_properties):
+        with pytest.raises(ConfigError, match=f"^deleteWhen={text}: hours 00 to 23 are needed$"):
+            read({"deleteWhen": text})
+
+
+@pytest.mark.parametrize(
+    ("text", "hours"), [("04", {4}), ("01;02", {1, 2}), ("0;9; 23;", {0, 9, 23})]
+)
+def test_hours_of_rocketmqs_files(text: str, hours: set[int]) -> None:
+    changed = BrokerConfig().updated_by_peer({"deleteWhen": text, "fileReservedTime": "120"})
+    assert changed.store_config().delete_hours() == hours
+
+
 def test_properties_unknown_to_rocketmq_are_ignored_from_a_peer() -> None:
     config = BrokerConfig()
     assert config.updated_by_peer({"noSuchProperty": "1"}) == config

@@ -251,7 +251,7 @@ class TestCleaning:
             assert harness.store.max_offset("%LMQ%x", 0) == 1
 
     async def test_queues_without_remaining_messages(self, tmp_path: Path) -> None:
-        with AdminHarness(tmp_path, segment_bytes=4096, reserved_hours=0) as harness:
+        with AdminHarness(tmp_path, segment_bytes=4096) as harness:
             harness.put("Old", bytes(3000))
             for _ in range(4):
                 harness.put("New", bytes(3000))
