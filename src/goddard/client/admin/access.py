@@ -43,13 +43,18 @@ class AccessMethods(AdminBase):
         password: Text,
         *,
         user_type: str = "Normal",
+        user_status: str | None = None,
         cluster: str | None = None,
         broker: str | None = None,
     ) -> list[str]:
         """Create a user, ``Normal`` or ``Super``; returns the addresses of the brokers [createUser,
         3001].
+
+        ``user_status`` is ``enable``, as if it were not given, or ``disable``.
         """
-        user = UserInfo(username=username, password=password, user_type=user_type)
+        user = UserInfo(
+            username=username, password=password, user_type=user_type, user_status=user_status
+        )
         found = await chosen_brokers(self, broker, cluster)
         header = UserRequest(username=username)
         return await ask_each(

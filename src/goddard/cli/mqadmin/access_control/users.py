@@ -97,7 +97,11 @@ async def copy_users(call: Call) -> None:
         name = one.username or ""
         if await call.admin.user(name, broker=target) is None:
             await call.admin.create_user(
-                name, one.password or "", user_type=one.user_type or "Normal", broker=target
+                name,
+                one.password or "",
+                user_type=one.user_type or "Normal",
+                user_status=one.user_status,
+                broker=target,
             )
         else:
             await call.admin.update_user(
