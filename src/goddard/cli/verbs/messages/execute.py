@@ -6,7 +6,9 @@ the dead-letter queue with the exit code and the last line of standard error as 
 """
 
 import asyncio
+import contextlib
 import os
+import signal
 import tempfile
 from collections.abc import Mapping
 from typing import Any, Final
@@ -36,38 +38,41 @@ def variables(message: ReceivedMessage) -> Mapping[str, str]:
 
 
 async def run_command(command: str, message: ReceivedMessage) -> None:
-    """Run a shell command for a message; ChildProcessError unless it succeeds."""
-    # A file and not a pipe: a command that ends without reading it is no error.
-    with tempfile.TemporaryFile() as body:
+    """Run a shell command for a message; ChildProcessError unless it succeeds.
+
+    It has its own session: Ctrl-C at the terminal goes to goddard alone. If this is cancelled, the
+    command and the processes that it started are killed. Processes that it left running are not
+    waited for when it ends.
+    """
+    # Files and not pipes: a command that ends without reading its input is no error, and a process
+    # in the background may keep standard error open.
+    with tempfile.TemporaryFile() as body, tempfile.TemporaryFile() as errors:
         body.write(message.body)
         body.seek(0)
         process = await asyncio.create_subprocess_shell(
             command,
             stdin=body,
-            stderr=asyncio.subprocess.PIPE,
+            stderr=errors,
             env={**os.environ, **variables(message)},
+            start_new_session=True,
         )
-    try:
-        errors = await _last_bytes(process.stderr)
-        code = await process.wait()
-    except BaseException:
-        if process.returncode is None:
-            process.kill()
+        try:
+            code = await process.wait()
+        except BaseException:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
-        raise
-    if code:
-        lines = errors.decode(errors="replace").strip().splitlines()
-        reason = f": {one_line(lines[-1])}" if lines else ""
-        raise ChildProcessError(f"exit code {code}{reason}")
+            raise
+        if code:
+            lines = _last_bytes(errors.fileno()).decode(errors="replace").strip().splitlines()
+            reason = f": {one_line(lines[-1])}" if lines else ""
+            raise ChildProcessError(f"exit code {code}{reason}")
 
 
-async def _last_bytes(stream: asyncio.StreamReader | None) -> bytes:
-    """The end of what a stream has, at most some kilobytes."""
-    assert stream is not None
-    last = b""
-    while data := await stream.read(_MAX_ERROR_BYTES):
-        last = (last + data)[-_MAX_ERROR_BYTES:]
-    return last
+def _last_bytes(descriptor: int) -> bytes:
+    """The end of a file, at most some kilobytes."""
+    begin = max(0, os.fstat(descriptor).st_size - _MAX_ERROR_BYTES)
+    return os.pread(descriptor, _MAX_ERROR_BYTES, begin)
 
 
 async def consume_with(
@@ -84,6 +89,9 @@ async def consume_with(
     enough = asyncio.Event()
 
     async def consume(messages: list[ReceivedMessage], context: ConsumeContext) -> None:
+        if enough.is_set():
+            # Until the consumer stops and cancels this call: the message is delivered again.
+            await asyncio.Event().wait()
         (message,) = messages
         if retries is not None and message.reconsume_times >= retries:
             context.delay_level = -1  # the dead-letter queue
