@@ -45,6 +45,7 @@ MISTAKES: list[tuple[str, int, str]] = [
     ("topic list --context nope", 2, "there is no context 'nope'; known contexts: none"),
     ("topic list -n localhost", 2, "localhost"),
     ("topic list -n", 2, "requires an argument"),
+    ("topic list -n \udcff:1", 2, "'-n' / '--namesrv' is not UTF-8 text"),
     ("topic list", 1, "no name server answers"),
     ("topic show a", 1, "no name server answers"),
     ("topic delete a --yes", 1, "no name server answers"),
@@ -69,6 +70,7 @@ MISTAKES: list[tuple[str, int, str]] = [
     ("consume a --group g --queue b:0", 2, "--queue has no effect with --group"),
     ("consume a --template %q", 2, "unknown field '%q'"),
     ("consume a --template %s --format json", 2, "give --template or --format json, not both"),
+    ("consume a --template %s\udcff", 2, "'-f' / '--template' is not UTF-8 text"),
     ("consume a --sql a>", 2, "--sql: "),
     ("consume a --count 0", 2, "not in the range"),
     ("consume a --exec true", 2, "--exec needs --group, whose progress is saved"),
@@ -81,6 +83,13 @@ MISTAKES: list[tuple[str, int, str]] = [
     ("message find a", 2, "give exactly one of --id, --key, --at and --from"),
     ("message find a --id x --key y", 2, "give exactly one of"),
     ("message send a", 2, "Missing argument 'BODY'"),
+    (
+        "message send a \udcff",
+        2,
+        "it is not UTF-8; send bytes with 'goddard produce --input whole'",
+    ),
+    ("message send \udcff b", 2, "'TOPIC' is not UTF-8 text"),
+    ("message send a b --key ok --key \udcff", 2, "'-k' / '--key' is not UTF-8 text"),
     ("message trace", 2, "Missing argument 'ID'"),
     ("dlq resend a", 2, "give --id for some messages, --all, or --file"),
     ("dlq resend a --all --id x", 2, "give --id for some messages, --all, or --file"),
@@ -100,6 +109,7 @@ MISTAKES: list[tuple[str, int, str]] = [
     ("context use nope", 2, "there is no context 'nope'"),
     ("context set a", 2, "Missing option '-n' / '--namesrv'"),
     ("context set a -n nonsense", 2, "nonsense"),
+    ("context set \udcff -n h:1", 2, "'NAME' is not UTF-8 text"),
     ("context set a -n h:1 --trust ca.pem", 2, "--trust has no effect without --tls"),
     ("context set a -n h:1 --tls --trust ca.pem", 2, "there is no file ca.pem"),
     ("context set a -n h:1 --security-token t", 2, "no effect without --access-key"),
@@ -150,6 +160,7 @@ MQADMIN_MISTAKES: list[tuple[str, int, str]] = [
     ("resetOffsetByTime -g g -t a -s someday", 2, "-s (--timestamp) takes now"),
     ("switchTimerEngine -b 127.0.0.1:1 -e T", 2, "-e (--engineType) takes R or F, not 'T'"),
     ("queryMsgByKey -t a", 2, "-k (--msgKey) must be given"),
+    ("sendMessage -t a -p \udcff", 2, "-p (--body) is not UTF-8 text"),
 ]
 
 

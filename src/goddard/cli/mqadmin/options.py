@@ -10,7 +10,7 @@ from typing import Final
 
 from goddard.cli.mqadmin.declare import Flag, Verb, all_flags
 from goddard.cli.terminal.groups import did_you_mean
-from goddard.cli.terminal.mistakes import WrongUsageError
+from goddard.cli.terminal.mistakes import WrongUsageError, is_utf8
 
 _NUMBER: Final = re.compile(r"[+-]?[0-9]+")
 _NEGATIVE: Final = re.compile(r"-\.?[0-9].*")
@@ -98,6 +98,8 @@ def parse(verb: Verb, words: Sequence[str]) -> Options:
             if not rest or _is_flag(flags, rest[0]):
                 raise WrongUsageError(f"{found.title} needs a value")
             value = rest.pop(0)
+        if value is not None and not is_utf8(value):
+            raise WrongUsageError(f"{found.title} is not UTF-8 text")
         given.setdefault(found.key, value)
     if "h" not in given:
         _check(verb, given)

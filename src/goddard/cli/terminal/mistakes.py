@@ -45,6 +45,21 @@ def explained(error: Exception) -> click.ClickException:
     return FailedError(one_line(str(error) or type(error).__name__))
 
 
+def is_utf8(text: str) -> bool:
+    """Whether an argument was UTF-8; Python reads its other bytes as lone surrogates."""
+    return not any("\ud800" <= char <= "\udfff" for char in text)
+
+
+def check_texts(context: click.Context) -> None:
+    """WrongUsageError if an argument or option of a command that is text is not UTF-8."""
+    for parameter in context.command.params:
+        value = context.params.get(parameter.name or "")
+        texts = value if isinstance(value, tuple) else (value,)
+        is_text = parameter.type is click.STRING
+        if is_text and not all(is_utf8(one) for one in texts if isinstance(one, str)):
+            raise WrongUsageError(f"{parameter.get_error_hint(context)} is not UTF-8 text")
+
+
 def print_error(program: str, error: click.ClickException) -> None:
     """Print the one line of an error: the command, what is wrong, and where the help is."""
     context = error.ctx if isinstance(error, click.UsageError) else None

@@ -19,6 +19,7 @@ from goddard.cli.terminal.mistakes import (
     REPORTED,
     FailedError,
     WrongUsageError,
+    check_texts,
     explained,
     one_line,
 )
@@ -165,6 +166,7 @@ def connection_options(function: Callable[..., Any]) -> Callable[..., Any]:
         timeout_seconds: float,
         **options: Any,
     ) -> Any:
+        check_texts(click.get_current_context())
         try:
             context = chosen_context(namesrv, context_name)
         except REPORTED as error:

@@ -6,7 +6,7 @@ import click
 
 from goddard.cli.terminal.completion import complete_context
 from goddard.cli.terminal.groups import Group
-from goddard.cli.terminal.mistakes import REPORTED, WrongUsageError, explained
+from goddard.cli.terminal.mistakes import REPORTED, WrongUsageError, check_texts, explained
 from goddard.cli.terminal.output import Format, Output, Table
 from goddard.cli.terminal.secrets import read_secret
 from goddard.client.name_servers import parse_name_servers
@@ -72,6 +72,7 @@ def set_(
     key: str | None,
 ) -> None:
     """Create or replace a context; the first one is selected."""
+    check_texts(click.get_current_context())
     files = {"--trust": trust, "--certificate": certificate, "--key": key}
     for option, path in files.items():
         if path is not None and not tls:

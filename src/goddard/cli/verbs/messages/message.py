@@ -9,7 +9,7 @@ import click
 
 from goddard.cli.terminal.completion import topic_argument
 from goddard.cli.terminal.groups import Group
-from goddard.cli.terminal.mistakes import FailedError, WrongUsageError
+from goddard.cli.terminal.mistakes import FailedError, WrongUsageError, is_utf8
 from goddard.cli.terminal.output import Table, TimeMs, Wide
 from goddard.cli.terminal.target import Target, cluster_options
 from goddard.cli.terminal.times import Bound, Position, Range, parse_time
@@ -161,14 +161,20 @@ async def _find(
     return found, scan.failure_text()
 
 
+def _in_utf8(_context: click.Context, _parameter: click.Parameter, text: str) -> bytes:
+    if not is_utf8(text):
+        raise click.BadParameter("it is not UTF-8; send bytes with 'goddard produce --input whole'")
+    return text.encode()
+
+
 @message.command()
 @cluster_options
 @topic_argument
-@click.argument("body")
+@click.argument("body", callback=_in_utf8)
 @message_options
-def send(target: Target, topic: str, body: str, **options: Any) -> None:
+def send(target: Target, topic: str, body: bytes, **options: Any) -> None:
     """Send one message with the text BODY."""
-    made = message_maker(topic, options)(body.encode())
+    made = message_maker(topic, options)(body)
 
     async def work(admin: "Admin") -> SendResult:
         await admin.topic_route(topic)
