@@ -2,12 +2,11 @@
 
 from goddard.core import IS_COMPILED
 from goddard.protocol.hashing import crc32
-from goddard.transport.loop import new_event_loop
+from goddard.transport.loop import IMPLEMENTATION
 
 
 def implementations() -> str:
     """The core, the event loop and the CRC-32, in one line."""
     core = "compiled" if IS_COMPILED else "Python"
-    loop = new_event_loop.__module__.partition(".")[0]
     crc = crc32.__module__.partition(".")[0]
-    return f"core: {core}, event loop: {loop}, CRC-32: {crc}"
+    return f"core: {core}, event loop: {IMPLEMENTATION}, CRC-32: {crc}"

@@ -11,6 +11,7 @@ import sys
 from typing import Final
 
 from goddard.extras import missing_extra
+from goddard.streams import open_standard_streams
 
 # The exit code of a shell for a process that SIGINT ended.
 _EXIT_INTERRUPTED: Final = 130
@@ -42,6 +43,7 @@ def mqshutdown() -> None:
 
 def _run(program: str) -> int:
     """The exit code of a program; Ctrl-C and missing packages are not reported as crashes."""
+    open_standard_streams()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # A shell without job control starts background processes with SIGINT ignored.
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -3,16 +3,24 @@
 import asyncio
 import sys
 from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
+
+from goddard.streams import open_standard_descriptors
 
 if sys.platform == "win32":
-    new_event_loop = asyncio.new_event_loop
+    from asyncio import new_event_loop as _new_event_loop
 else:
-    from uvloop import new_event_loop
+    from uvloop import new_event_loop as _new_event_loop
 
-__all__ = ["new_event_loop", "run"]
+IMPLEMENTATION: Final = _new_event_loop.__module__.partition(".")[0]
 
 _T = TypeVar("_T")
+
+
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """A new loop, none of whose descriptors is a standard stream's, even if those are closed."""
+    open_standard_descriptors()
+    return _new_event_loop()
 
 
 def run(main: Coroutine[Any, Any, _T], *, debug: bool | None = None) -> _T:
