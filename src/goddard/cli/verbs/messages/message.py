@@ -9,15 +9,21 @@ import click
 
 from goddard.cli.terminal.completion import topic_argument
 from goddard.cli.terminal.groups import Group
-from goddard.cli.terminal.mistakes import FailedError, WrongUsageError, is_utf8
+from goddard.cli.terminal.mistakes import (
+    FailedError,
+    WrongUsageError,
+    explained,
+    is_utf8,
+    one_line,
+)
 from goddard.cli.terminal.output import Table, TimeMs, Wide
-from goddard.cli.terminal.target import Target, cluster_options
+from goddard.cli.terminal.target import Target, cluster_options, parse_pairs
 from goddard.cli.terminal.times import Bound, Position, Range, parse_time
 from goddard.cli.verbs.messages.consume import chosen_queue
 from goddard.cli.verbs.messages.produce import message_maker, message_options, send_one
 from goddard.cli.verbs.messages.scanning import Scan
-from goddard.cli.verbs.messages.templates import body_fields, own_properties
-from goddard.client.errors import NoRouteError
+from goddard.cli.verbs.messages.templates import body_fields, check_property_names, own_properties
+from goddard.client.errors import InvalidMessageError, NoRouteError
 from goddard.client.message import ReceivedMessage
 from goddard.client.trace.records import (
     ConsumeEnd,
@@ -28,6 +34,7 @@ from goddard.client.trace.records import (
     TransactionEnd,
 )
 from goddard.client.values import SendResult
+from goddard.errors import ConfigError
 
 if TYPE_CHECKING:
     from goddard.client.admin.admin import Admin
@@ -174,7 +181,13 @@ def _in_utf8(_context: click.Context, _parameter: click.Parameter, text: str) ->
 @message_options
 def send(target: Target, topic: str, body: bytes, **options: Any) -> None:
     """Send one message with the text BODY."""
-    made = message_maker(topic, options)(body)
+    try:
+        check_property_names(parse_pairs(options["properties"], "--property"))
+        made = message_maker(topic, options)(body)
+    except ConfigError as error:
+        raise explained(error) from error
+    except InvalidMessageError as error:
+        raise WrongUsageError(one_line(error.message)) from error
 
     async def work(admin: "Admin") -> SendResult:
         await admin.topic_route(topic)

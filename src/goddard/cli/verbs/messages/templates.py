@@ -9,7 +9,7 @@ Templates are those of kcat, with RocketMQ's fields::
 
 import base64
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from goddard.cli.render import time_text
@@ -17,7 +17,14 @@ from goddard.cli.terminal.groups import did_you_mean
 from goddard.cli.terminal.output import TimeMs, plain, printable
 from goddard.client.message import Message, ReceivedMessage
 from goddard.errors import ConfigError
-from goddard.protocol.message import CONSUME_FAILURE, PROPERTY_SHARDING_KEY, RESERVED_PROPERTIES
+from goddard.protocol.message import (
+    CONSUME_FAILURE,
+    PROPERTY_DELAY,
+    PROPERTY_KEYS,
+    PROPERTY_SHARDING_KEY,
+    PROPERTY_TAGS,
+    RESERVED_PROPERTIES,
+)
 
 Format = Callable[[ReceivedMessage], bytes]
 
@@ -114,6 +121,21 @@ _ACCEPTED: Final = ("body", "bodyBase64", "tags", "keys", "properties", "delayLe
 _IGNORED: Final = frozenset(
     ("topic", "broker", "queue", "offset", "messageId", "offsetMessageId", "stored")
 ) | {"reconsumeTimes", "originTopic", "failure"}
+
+
+_OPTIONS: Final = {
+    PROPERTY_KEYS: "--key",
+    PROPERTY_TAGS: "--tag",
+    PROPERTY_DELAY: "--delay-level",
+}
+
+
+def check_property_names(names: Iterable[str]) -> None:
+    """ConfigError if a name of ``--property`` is one of RocketMQ's own."""
+    for name in names:
+        if name in RESERVED_PROPERTIES:
+            hint = f"; use {_OPTIONS[name]}" if name in _OPTIONS else " by RocketMQ"
+            raise ConfigError(f"--property: {name} is reserved{hint}")
 
 
 def message_from_json(topic: str, fields: Any) -> Message:
