@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
 from goddard.client import broker_api
+from goddard.client.arguments import MAX_LONG
 from goddard.client.checks import (
     check_function,
     check_list,
@@ -261,6 +262,7 @@ class LitePullConsumer(GroupConsumer["LiteMember"]):
     async def seek(self, queue: MessageQueue, offset: int) -> None:
         """Read a queue from this offset on; it must be within the queue."""
         inner = self._inner(queue)
+        check_range("offset", offset, -MAX_LONG, MAX_LONG)
         low, high = await self._ends(inner)
         if not low <= offset <= high:
             raise ClientError(
@@ -292,6 +294,7 @@ class LitePullConsumer(GroupConsumer["LiteMember"]):
     async def offset_for_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """The offset of the first message of a queue that was stored at this time or later."""
         inner = self._inner(queue)
+        check_range("timestamp_ms", timestamp_ms, -MAX_LONG, MAX_LONG)
         session = self._running().session
         address = await master_address(session, inner)
         return await broker_api.search_offset(session, address, inner, timestamp_ms)

@@ -93,6 +93,15 @@ def test_subscriptions_are_checked(topic: str, expression: str) -> None:
     consumer.assign([MessageQueue("T", "b", 0)])
 
 
+@pytest.mark.parametrize("wrong", [1.5, "0", None, True])
+async def test_offsets_and_times_are_whole_numbers(wrong: Any) -> None:
+    consumer = lite()
+    with pytest.raises(ConfigError, match=r"offset is .*; it must be a whole number"):
+        await consumer.seek(QUEUE, wrong)
+    with pytest.raises(ConfigError, match=r"timestamp_ms is .*; it must be a whole number"):
+        await consumer.offset_for_timestamp(QUEUE, wrong)
+
+
 def test_client_ids() -> None:
     assert lite(client_ip="10.0.0.1").client_id.startswith(f"10.0.0.1@{os.getpid()}#")
     assert lite(client_ip="10.0.0.1").client_id != lite(client_ip="10.0.0.1").client_id
