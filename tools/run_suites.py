@@ -34,10 +34,10 @@ GROUPS = {
     ),
     "clients": ("interop", "client"),
     "not compiled": ("golden", "integration/broker"),
-    "faults": ("fault/cluster",),
+    "replicas": ("fault/cluster", "interop/replication"),
 }
 # Folders of a group's suites that run in another group.
-LEFT_OUT = {"servers": ("fault/cluster",)}
+LEFT_OUT = {"servers": ("fault/cluster",), "clients": ("interop/replication",)}
 ENVIRONMENTS = {"not compiled": {"GODDARD_CORE": "0"}}
 REPORT_SECONDS = 30.0
 POLL_SECONDS = 0.2

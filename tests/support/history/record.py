@@ -176,6 +176,13 @@ class History:
         modes = [term.mode for term in self.terms if term.broker == broker and term.began <= at]
         return modes[-1] if modes else Mode(is_sync_flush=True, is_sync_master=True)
 
+    def has_new_master(self, broker: str, at: float, seconds: float) -> bool:
+        """Whether the master of a broker name changed in the last ``seconds``."""
+        return any(
+            term.broker == broker and term.number > 1 and 0 <= at - term.began <= seconds
+            for term in self.terms
+        )
+
     def lost_disk(self, broker: str) -> bool:
         """Whether a slave took over: consumers may have seen what it did not have."""
         return any(

@@ -261,3 +261,19 @@ def test_without_a_loss_every_acknowledged_message_must_be_there() -> None:
     history.terms = [term._replace(mode=Mode()) for term in history.terms]
     assert history.is_promised(history.sends[0])
     assert not history.is_promised(replace(history.sends[0], outcome=Outcome.UNKNOWN))
+
+
+@pytest.mark.parametrize(
+    ("new_master_at", "is_violation"),
+    [
+        pytest.param(6.0, False, id="a new master has no locks"),
+        pytest.param(6.1, True, id="later"),
+        pytest.param(-30.0, True, id="the last locks of the old master have ended"),
+    ],
+)
+def test_two_owners_after_a_change_of_the_master(new_master_at: float, is_violation: bool) -> None:
+    history = sound()
+    _two_owners(history)
+    history.terms[1] = history.terms[1]._replace(began=new_master_at)
+    found = [violation for violation in check(history) if violation.startswith("two owners")]
+    assert bool(found) is is_violation
