@@ -77,7 +77,7 @@ def load(path: Path) -> Contexts:
         raise ConfigError(f"{path} can be read by others and has secrets; run chmod 600 {path}")
     try:
         return decode(data)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError) as error:
         raise ConfigError(f"{path} is not a file of contexts: {error}; correct or delete it") from (
             error
         )
@@ -113,12 +113,31 @@ def encode(contexts: Contexts) -> bytes:
 
 
 def decode(data: bytes) -> Contexts:
-    value: Any = json.loads(data)
-    known = {item.name for item in fields(Context)}
+    """ValueError or TypeError says what is wrong, without the values, which may be secrets."""
+    value = _object(json.loads(data), "it")
     by_name = {}
-    for name, items in value["contexts"].items():
-        unknown = sorted(set(items) - known)
-        if unknown:
-            raise ValueError(f"context {name} has the unknown field {unknown[0]}")
-        by_name[name] = Context(**items)
-    return Contexts(by_name, value.get("selected"))
+    for name, items in _object(value.get("contexts"), '"contexts"').items():
+        by_name[name] = _context(name, _object(items, f"context {name}"))
+    selected = value.get("selected")
+    if not isinstance(selected, str | None):
+        raise TypeError('"selected" is not the name of a context')
+    return Contexts(by_name, selected)
+
+
+def _object(value: Any, what: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise TypeError(f"{what} is not a JSON object")
+    return value
+
+
+def _context(name: str, items: dict[str, Any]) -> Context:
+    unknown = sorted(set(items) - {item.name for item in fields(Context)})
+    if unknown:
+        raise ValueError(f"context {name} has the unknown field {unknown[0]}")
+    if items.get("name_servers") is None:
+        raise ValueError(f"context {name} has no name_servers")
+    for key, item in items.items():
+        kind, text = (bool, "true or false") if key == "tls" else (str, "a text")
+        if item is not None and not isinstance(item, kind):
+            raise TypeError(f"{key} of context {name} is not {text}")
+    return Context(**items)

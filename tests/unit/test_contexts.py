@@ -54,15 +54,34 @@ def test_secrets_are_not_in_the_repr() -> None:
 
 
 @pytest.mark.parametrize(
-    "data",
-    [b"", b"[]", b"{}", b'{"contexts": {"a": {"nameServers": "x"}}}', b'{"contexts": {"a": 1}}'],
+    ("data", "problem"),
+    [
+        (b"", "Expecting value"),
+        (b"\xff", "can't decode byte"),
+        (b"[]", "it is not a JSON object"),
+        (b"{}", '"contexts" is not a JSON object'),
+        (b'{"contexts": {"a": 1}}', "context a is not a JSON object"),
+        (b'{"contexts": {"a": {}}}', "context a has no name_servers"),
+        (b'{"contexts": {"a": {"nameServers": "x"}}}', "context a has the unknown field nameS"),
+        (b'{"contexts": {"a": {"name_servers": 5}}}', "name_servers of context a is not a text"),
+        (
+            b'{"contexts": {"a": {"name_servers": "x", "tls": "no"}}}',
+            "tls of context a is not true or false",
+        ),
+        (b'{"contexts": {}, "selected": []}', '"selected" is not the name of a context'),
+    ],
 )
-def test_a_damaged_file_is_an_error_that_says_what_to_do(tmp_path: Path, data: bytes) -> None:
+def test_a_damaged_file_is_an_error_that_says_what_to_do(
+    tmp_path: Path, data: bytes, problem: str
+) -> None:
     path = tmp_path / "contexts.json"
     path.write_bytes(data)
     path.chmod(0o600)
-    with pytest.raises(ConfigError, match=r"is not a file of contexts.*correct or delete it"):
+    with pytest.raises(
+        ConfigError, match=r"is not a file of contexts.*correct or delete it"
+    ) as error:
         load(path)
+    assert problem in str(error.value)
 
 
 def test_the_file_has_only_what_is_set() -> None:

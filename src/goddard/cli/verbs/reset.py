@@ -6,7 +6,7 @@
 import asyncio
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -111,6 +111,14 @@ def read_offsets(text: str, topic: str) -> dict[MessageQueue, int]:
     return found
 
 
+def check_queues(offsets: Iterable[MessageQueue], known: Iterable[MessageQueue]) -> None:
+    """WrongUsageError names the first queue of a file that does not exist."""
+    unknown = sorted(set(offsets).difference(known))
+    if unknown:
+        topic, broker_name, queue_id = unknown[0]
+        raise WrongUsageError(f"--to-file: {topic} has no queue {broker_name}:{queue_id}")
+
+
 @click.command()
 @cluster_options
 @group_argument
@@ -206,9 +214,7 @@ async def _wanted(
         return Wanted(offsets=dict(zip(queues, offsets, strict=True)))
     if options["to_file"] is not None:
         offsets_of_file = read_offsets(options["to_file"].read_text(), topic)
-        unknown = sorted(set(offsets_of_file) - set(queues))
-        if unknown:
-            raise WrongUsageError(f"--to-file: topic {topic} has no queue {unknown[0]}")
+        check_queues(offsets_of_file, queues)
         return Wanted(offsets=offsets_of_file)
     return Wanted(to=options["to"], shift=options["shift"])
 

@@ -3,7 +3,7 @@
 import pytest
 
 from goddard.cli.terminal.mistakes import WrongUsageError
-from goddard.cli.verbs.reset import Move, QueueState, Wanted, plan, read_offsets
+from goddard.cli.verbs.reset import Move, QueueState, Wanted, check_queues, plan, read_offsets
 from goddard.client.values import MessageQueue
 
 QUEUE = MessageQueue("orders", "broker-a", 0)
@@ -56,3 +56,10 @@ def test_offsets_of_a_file() -> None:
 def test_wrong_files_are_named_by_row(text: str) -> None:
     with pytest.raises(WrongUsageError, match="row 1 is not broker,queue,offset"):
         read_offsets(text, "orders")
+
+
+def test_a_queue_of_a_file_that_does_not_exist_is_named() -> None:
+    check_queues([QUEUE], [QUEUE, OTHER])
+    with pytest.raises(WrongUsageError) as error:
+        check_queues([QUEUE, OTHER], [QUEUE])
+    assert error.value.message == "--to-file: orders has no queue broker-a:1"
