@@ -261,8 +261,7 @@ class ClusterNotFoundError(ClientError):
 class PartialFailureError(ClientError):
     """A request to several servers failed at some of them.
 
-    ``failures`` has the errors by address. ``results`` has the answers of the other servers, which
-    did what was requested.
+    ``failures`` has the errors by address. ``results`` has the answers of the other servers.
     """
 
     failures: dict[str, GoddardError]
@@ -274,7 +273,7 @@ class PartialFailureError(ClientError):
         super().__init__(
             f"{len(failures)} of {len(failures) + len(results)} failed: {reasons}",
             code=first.code if isinstance(first, ClientError) else 0,
-            advice="the other servers did what was requested" if results else "",
+            advice="the request succeeded at the other servers" if results else "",
         )
         self.failures = dict(failures)
         self.results = dict(results)

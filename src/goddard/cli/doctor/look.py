@@ -1,7 +1,7 @@
 """Asks the servers of a cluster for what ``goddard doctor`` checks.
 
 A server that fails is a fact, not an error: the others are asked all the same. Requests are made
-concurrently, and at most ``_CONCURRENT`` at a time where there is one for each topic or group.
+concurrently, and a bounded number at a time where there is one for each topic or group.
 """
 
 import asyncio
@@ -17,12 +17,12 @@ from goddard.cli.doctor.facts import (
     TopicFact,
 )
 from goddard.cli.doctor.local import local_processes
+from goddard.cli.terminal.reads import Reads
 from goddard.cli.verbs.group_state import is_own_group, online_consumers
 from goddard.client import broker_api
 from goddard.client.admin.admin import Admin
 from goddard.client.admin.requests import ask
 from goddard.client.admin.values import BrokerPlace
-from goddard.client.errors import NoRouteError
 from goddard.client.values import MessageQueue
 from goddard.errors import GoddardError
 from goddard.protocol.bodies import ClusterInfo, TopicList
@@ -34,7 +34,6 @@ from goddard.protocol.names import (
     is_system_topic,
 )
 
-_CONCURRENT: Final = 32
 # So many topics are sampled, those with the most recent messages of each.
 _MAX_SAMPLED: Final = 500
 _SAMPLE: Final = 16
@@ -48,9 +47,9 @@ class Looking:
     """Collects facts; ``unread`` has what failed, and why."""
 
     def __init__(self, admin: Admin) -> None:
-        self.unread: dict[str, str] = {}
         self._admin = admin
-        self._slots = asyncio.Semaphore(_CONCURRENT)
+        self._reads = Reads()
+        self.unread = self._reads.unread
 
     async def facts(self, seconds: float) -> Facts:
         """Everything, with ``seconds`` between the two looks."""
@@ -132,7 +131,7 @@ class Looking:
         return BrokerLook(place=place, runtime=runtime, asked_ms=self._admin.clock.now_ms())
 
     async def _lags(self, place: BrokerPlace) -> dict[str, int]:
-        progress = await self._read(
+        progress = await self._reads.answer(
             f"lags on {place.name}", self._admin.broker_progress(place.address)
         )
         if progress is None:
@@ -145,15 +144,6 @@ class Looking:
 
     # --- What does not --------------------------------------------------------------------------
 
-    async def _read(self, what: str, request: Awaitable[T]) -> T | None:
-        """The answer of a request; None if it fails, which is noted."""
-        try:
-            async with self._slots:
-                return await request
-        except GoddardError as error:
-            self.unread[what] = str(error)
-            return None
-
     async def _each(
         self, keys: Iterable[K], read: Callable[[K], Awaitable[T | None]]
     ) -> dict[K, T]:
@@ -165,7 +155,7 @@ class Looking:
 
     async def _configs(self, look: Look) -> dict[str, dict[str, str]]:
         async def read(address: str) -> dict[str, str] | None:
-            return await self._read(
+            return await self._reads.answer(
                 f"configuration of {address}", self._admin.broker_config(address)
             )
 
@@ -173,7 +163,7 @@ class Looking:
 
     async def _topics(self, sources: list[BrokerPlace]) -> list[TopicFact]:
         async def read(place: BrokerPlace) -> list[TopicFact] | None:
-            table = await self._read(
+            table = await self._reads.answer(
                 f"topics of {place.name}", self._admin.topic_configs(place.address)
             )
             if table is None:
@@ -189,7 +179,7 @@ class Looking:
     async def _groups(self, sources: list[BrokerPlace]) -> list[GroupFact]:
         consumes: dict[str, bool] = {}
         for place in sources:
-            table = await self._read(
+            table = await self._reads.answer(
                 f"groups of {place.name}", self._admin.group_configs(place.address)
             )
             if table is not None:
@@ -203,12 +193,14 @@ class Looking:
         return list((await self._each(names[:_MAX_GROUPS], read)).values())
 
     async def _group(self, name: str, consumes: bool) -> GroupFact:
-        online = await self._read(f"consumers of {name}", online_consumers(self._admin, name))
+        online = await self._reads.answer(
+            f"consumers of {name}", online_consumers(self._admin, name)
+        )
         clients = [] if online is None else [one.client_id for one in online.connection_set]
         subscriptions = {}
         if len(clients) > 1:
             for client in clients:
-                info = await self._read(
+                info = await self._reads.answer(
                     f"subscriptions of {name}", self._admin.running_info(name, client)
                 )
                 if info is not None:
@@ -225,7 +217,9 @@ class Looking:
         topics = {topic for one in look.name_servers for topic in one.topics if is_dlq_topic(topic)}
 
         async def read(topic: str) -> int | None:
-            stats = await self._read(f"dead letters {topic}", self._admin.topic_stats(topic))
+            stats = await self._reads.answer(
+                f"dead letters {topic}", self._admin.topic_stats(topic)
+            )
             return None if stats is None else stats.message_count
 
         found = await self._each(sorted(topics), read)
@@ -237,7 +231,7 @@ class Looking:
         return await self._each(names[:_MAX_SAMPLED], self._largest_of)
 
     async def _largest_of(self, topic: str) -> int | None:
-        stats = await self._read(f"sizes of {topic}", self._admin.topic_stats(topic))
+        stats = await self._reads.answer(f"sizes of {topic}", self._admin.topic_stats(topic))
         queues = (
             []
             if stats is None
@@ -251,7 +245,7 @@ class Looking:
             return None
         queue, ends = max(queues, key=lambda item: item[1].last_update_timestamp)
         first = max(ends.min_offset, ends.max_offset - _SAMPLE)
-        return await self._read(f"sizes of {topic}", self._sizes(queue, first))
+        return await self._reads.answer(f"sizes of {topic}", self._sizes(queue, first))
 
     async def _sizes(self, queue: MessageQueue, first: int) -> int:
         found = await self._admin.consume_queue(queue, index=first, count=_SAMPLE)
@@ -285,7 +279,7 @@ class Looking:
     async def _is_written(self, place: BrokerPlace, topic: str) -> bool:
         try:
             found = await self._admin.topic_route(topic)
-        except (NoRouteError, GoddardError):
+        except GoddardError:
             return True  # a hole in the routes, which is another finding
         perms = [one.perm for one in found.queue_datas if one.broker_name == place.name]
         return not perms or any(perm & Permission.WRITE for perm in perms)

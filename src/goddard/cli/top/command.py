@@ -14,8 +14,9 @@ import click
 from rich.console import Console
 from rich.live import Live
 
-from goddard.cli.terminal.mistakes import FailedError, WrongUsageError
+from goddard.cli.terminal.mistakes import WrongUsageError
 from goddard.cli.terminal.output import Table
+from goddard.cli.terminal.reads import check_complete
 from goddard.cli.terminal.seconds import Seconds
 from goddard.cli.terminal.target import Target, cluster_options
 from goddard.cli.top.reading import Reading, read
@@ -63,7 +64,9 @@ def top(target: Target, interval: float, view: str, filter_: str, output: str | 
         _snapshot(target, interval, chosen, output)
         return
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise WrongUsageError("this is no terminal; -o - prints one snapshot")
+        raise WrongUsageError(
+            "standard input and output must be a terminal; -o - prints one snapshot"
+        )
 
     async def work(admin: "Admin") -> None:
         first = await read(admin)
@@ -87,8 +90,7 @@ def _snapshot(target: Target, interval: float, view: View, output: str) -> None:
     else:
         with Path(output).open("w") as file, contextlib.redirect_stdout(file):
             target.output.table(table)
-    if now.unread:
-        raise FailedError(f"incomplete, not read: {', '.join(sorted(now.unread)[:3])}")
+    check_complete(now.unread)
 
 
 class _Session:

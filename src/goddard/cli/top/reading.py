@@ -1,21 +1,18 @@
 """What ``goddard top`` reads from the cluster: the state of all brokers at one time."""
 
 import asyncio
-from collections.abc import Awaitable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final
 
+from goddard.cli.terminal.reads import Reads
 from goddard.client.admin.admin import Admin
 from goddard.client.admin.values import BrokerPlace, BrokerProgress
 from goddard.client.values import MessageQueue
-from goddard.errors import GoddardError
 from goddard.protocol.names import is_system_topic
 
-_CONCURRENT: Final = 64
 # Each topic is a request to each of its brokers: no more than so many for one reading.
 MAX_TOPICS: Final = 2_000
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,63 +52,48 @@ class Reading:
 
 async def read(admin: Admin) -> Reading:
     """Read the state of the cluster. A server that fails is noted; the others are read."""
-    unread: list[str] = []
+    reads = Reads()
     seconds = asyncio.get_running_loop().time()
     places, names, system = await asyncio.gather(
-        admin.brokers(), admin.topics(), admin.system_topics()
+        admin.brokers(),
+        admin.topics(),
+        reads.answer("system topics", admin.system_topics()),
     )
     masters = [place for place in places if place.is_master]
-    hidden = frozenset(system)
+    hidden = frozenset(system or ())
     shown = [name for name in names if name not in hidden and not is_system_topic(name)]
-    if len(shown) > MAX_TOPICS:
-        unread.append(f"{len(shown) - MAX_TOPICS} of {len(shown)} topics")
-    slots = asyncio.Semaphore(_CONCURRENT)
-
-    async def answer(what: str, asked: Awaitable[T]) -> T | None:
-        async with slots:
-            try:
-                return await asked
-            except GoddardError:
-                unread.append(what)
-                return None
-
+    left_out = len(shown) - MAX_TOPICS
     runtimes, topics, progress = await asyncio.gather(
-        asyncio.gather(
-            *(
-                answer(f"{one.name} ({one.address})", admin.broker_runtime(one.address))
-                for one in places
-            )
+        reads.each(
+            places,
+            lambda one: admin.broker_runtime(one.address),
+            lambda one: f"{one.name} ({one.address})",
         ),
-        asyncio.gather(
-            *(answer(f"topic {name}", admin.topic_stats(name)) for name in shown[:MAX_TOPICS])
-        ),
-        asyncio.gather(
-            *(answer(f"lags on {one.name}", admin.broker_progress(one.address)) for one in masters)
+        reads.each(shown[:MAX_TOPICS], admin.topic_stats, lambda name: f"topic {name}"),
+        reads.each(
+            masters,
+            lambda one: admin.broker_progress(one.address),
+            lambda one: f"lags on {one.name}",
         ),
     )
     return Reading(
         seconds=seconds,
-        brokers=[
-            BrokerReading(place, runtime) for place, runtime in zip(places, runtimes, strict=True)
-        ],
+        brokers=[BrokerReading(place, runtimes.get(place)) for place in places],
         topics={
             name: {
                 queue: QueueRange(ends.min_offset, ends.max_offset)
                 for queue, ends in stats.queues.items()
             }
-            for name, stats in zip(shown, topics, strict=False)
-            if stats is not None
+            for name, stats in topics.items()
         },
-        groups=_committed(progress),
-        unread=unread,
+        groups=_committed(progress.values()),
+        unread=[*([f"{left_out} of {len(shown)} topics"] if left_out > 0 else ()), *reads.unread],
     )
 
 
-def _committed(answers: list[BrokerProgress | None]) -> dict[str, dict[MessageQueue, Committed]]:
+def _committed(answers: Iterable[BrokerProgress]) -> dict[str, dict[MessageQueue, Committed]]:
     found: dict[str, dict[MessageQueue, Committed]] = {}
     for answer in answers:
-        if answer is None:
-            continue
         for group, parts in answer.groups.items():
             queues = found.setdefault(group, {})
             for part in parts:

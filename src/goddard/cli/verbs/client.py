@@ -1,7 +1,6 @@
 """``goddard client``: the online producers and consumers, and their state."""
 
-import asyncio
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -9,14 +8,13 @@ from goddard.cli.terminal.completion import complete_group, group_argument
 from goddard.cli.terminal.groups import Group
 from goddard.cli.terminal.mistakes import FailedError
 from goddard.cli.terminal.output import Table, TimeMs, Wide, printable
+from goddard.cli.terminal.reads import Reads, merge_names
 from goddard.cli.terminal.target import Target, cluster_options
 from goddard.cli.verbs.group_state import is_own_group, online_consumers
 
 if TYPE_CHECKING:
     from goddard.client.admin.admin import Admin
     from goddard.protocol.bodies_client import ConsumerRunningInfo
-
-_CONCURRENT: Final = 64
 
 
 @click.group(cls=Group)
@@ -32,39 +30,41 @@ def list_(target: Target, group: str | None) -> None:
 
     RocketMQ's brokers list producers from 4.9.3 on.
     """
+    reads = Reads()
 
     async def work(admin: "Admin") -> list[tuple[object, ...]]:
-        rows = await _consumers(admin, group) + await _producers(admin, group)
+        rows = await _consumers(admin, group, reads) + await _producers(admin, group, reads)
         return sorted(rows, key=lambda row: [str(value) for value in row[:3]])
 
     columns = ("kind", "group", "client", "address", "language", Wide("version"))
-    target.output.table(Table(columns, target.run(work), empty="no client is online"))
+    reads.print_table(target.output, Table(columns, target.run(work), empty="no client is online"))
 
 
-async def _consumers(admin: "Admin", group: str | None) -> list[tuple[object, ...]]:
-    names = [group] if group is not None else await admin.groups()
-    slots = asyncio.Semaphore(_CONCURRENT)
+async def _consumers(admin: "Admin", group: str | None, reads: Reads) -> list[tuple[object, ...]]:
+    names = [group] if group is not None else await reads.merged(admin.groups(), merge_names)
 
     async def of_one(name: str) -> list[tuple[object, ...]]:
-        async with slots:
-            online = await online_consumers(admin, name)
+        online = await online_consumers(admin, name)
         members = [] if online is None else online.connection_set
         return [
             ("consumer", name, one.client_id, one.client_addr, one.language, one.version)
             for one in members
         ]
 
-    return [row for rows in await asyncio.gather(*map(of_one, names)) for row in rows]
+    found = await reads.each(names, of_one, lambda name: f"consumers of {name}")
+    return [row for rows in found.values() for row in rows]
 
 
-async def _producers(admin: "Admin", group: str | None) -> list[tuple[object, ...]]:
+async def _producers(admin: "Admin", group: str | None, reads: Reads) -> list[tuple[object, ...]]:
     masters = [place for place in await admin.brokers() if place.is_master]
-    answers = await asyncio.gather(*(admin.producers(place.address) for place in masters))
+    answers = await reads.each(
+        masters, lambda one: admin.producers(one.address), lambda one: f"producers on {one.name}"
+    )
     found = {
         (name, one.client_id): (
             *("producer", name, one.client_id, one.remote_ip, one.language, one.version),
         )
-        for answer in answers
+        for answer in answers.values()
         for name, producers in answer.items()
         for one in producers
         if group in (None, name) and not is_own_group(name)

@@ -15,6 +15,7 @@ from goddard.cli.terminal.completion import (
 from goddard.cli.terminal.groups import Group
 from goddard.cli.terminal.mistakes import FailedError, WrongUsageError
 from goddard.cli.terminal.output import Table, TimeMs, Wide
+from goddard.cli.terminal.reads import Reads, merge_names
 from goddard.cli.terminal.seconds import Seconds
 from goddard.cli.terminal.target import (
     Target,
@@ -31,13 +32,12 @@ from goddard.cli.verbs.group_state import (
     progress_of,
 )
 from goddard.cli.verbs.reset import reset
+from goddard.client.admin.groups import merge_progress
 from goddard.client.admin.values import GroupProgress
 from goddard.protocol.names import is_retry_topic
 
 if TYPE_CHECKING:
     from goddard.client.admin.admin import Admin
-
-_CONCURRENT: Final = 64
 
 
 @click.group(cls=Group)
@@ -55,14 +55,15 @@ group.add_command(reset)
 @click.option("--members", "with_members", is_flag=True, help="Count online consumers (slower).")
 def list_(target: Target, cluster: str | None, with_all: bool, with_members: bool) -> None:
     """List groups with their lag; "-" where no offset was committed yet."""
+    reads = Reads()
 
     async def work(admin: "Admin") -> list[tuple[object, ...]]:
-        names = await admin.groups(cluster=cluster)
-        progress = await _lags(admin, cluster)
+        names = await reads.merged(admin.groups(cluster=cluster), merge_names)
+        progress = await _lags(admin, cluster, reads)
         shown = [name for name in names if with_all or not is_own_group(name)]
         members: dict[str, int] = {}
         if with_members:
-            members = await _member_counts(admin, shown)
+            members = await _member_counts(admin, shown, reads)
         return [
             (
                 name,
@@ -76,14 +77,19 @@ def list_(target: Target, cluster: str | None, with_all: bool, with_members: boo
 
     columns = ("group", "members" if with_members else Wide("members"), "lag", Wide("in flight"))
     rows = target.run(work)
-    target.output.table(Table((*columns, "topics"), rows, empty="no groups"))
+    reads.print_table(target.output, Table((*columns, "topics"), rows, empty="no groups"))
 
 
-async def _lags(admin: "Admin", cluster: str | None) -> dict[str, list[GroupProgress]]:
+async def _lags(
+    admin: "Admin", cluster: str | None, reads: Reads
+) -> dict[str, list[GroupProgress]]:
     """The progress of all groups, one request for each broker."""
     masters = [place for place in await admin.brokers(cluster=cluster) if place.is_master]
+    answers = await reads.each(
+        masters, lambda one: admin.broker_progress(one.address), lambda one: f"lags on {one.name}"
+    )
     found: dict[str, list[GroupProgress]] = {}
-    for answer in await asyncio.gather(*(admin.broker_progress(one.address) for one in masters)):
+    for answer in answers.values():
         for name, progress in answer.groups.items():
             found.setdefault(name, []).extend(progress)
     return found
@@ -100,17 +106,14 @@ def _topics(progress: list[GroupProgress]) -> list[str]:
     return sorted(topic for topic in topics if not is_retry_topic(topic))
 
 
-async def _member_counts(admin: "Admin", groups: list[str]) -> dict[str, int]:
+async def _member_counts(admin: "Admin", groups: list[str], reads: Reads) -> dict[str, int]:
     """How many consumers of each group are online."""
-    slots = asyncio.Semaphore(_CONCURRENT)
 
     async def of_one(name: str) -> int:
-        async with slots:
-            online = await online_consumers(admin, name)
+        online = await online_consumers(admin, name)
         return len(online.connection_set) if online is not None else 0
 
-    counts = await asyncio.gather(*map(of_one, groups))
-    return dict(zip(groups, counts, strict=True))
+    return await reads.each(groups, of_one, lambda name: f"consumers of {name}")
 
 
 _SETTINGS = (
@@ -322,13 +325,14 @@ _LAG_COLUMNS: Final = (
 @click.option("--topic", metavar="NAME", shell_complete=complete_topic, help="Only this topic.")
 def lag(target: Target, group: str, topic: str | None) -> None:
     """Show how far a group has consumed each queue."""
+    reads = Reads()
 
     async def work(admin: "Admin") -> GroupProgress:
-        return await progress_of(admin, group, topic)
+        return await reads.merged(progress_of(admin, group, topic), merge_progress)
 
     progress = target.run(work)
     empty = f"group {group} has committed no offsets yet"
-    target.output.table(Table(_LAG_COLUMNS, lag_rows(progress), empty=empty))
+    reads.print_table(target.output, Table(_LAG_COLUMNS, lag_rows(progress), empty=empty))
     if target.output.is_text and progress.queues:
         target.output.done(
             f"lag {progress.lag}, in flight {progress.in_flight}, "

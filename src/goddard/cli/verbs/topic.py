@@ -10,6 +10,7 @@ from goddard.cli.terminal.completion import broker_option, cluster_option, topic
 from goddard.cli.terminal.groups import Group
 from goddard.cli.terminal.mistakes import FailedError, WrongUsageError
 from goddard.cli.terminal.output import Table, TimeMs, Wide
+from goddard.cli.terminal.reads import Reads
 from goddard.cli.terminal.target import (
     Target,
     cluster_options,
@@ -19,6 +20,7 @@ from goddard.cli.terminal.target import (
     yes_option,
 )
 from goddard.cli.terminal.times import parse_time
+from goddard.client.admin.topics import merge_topic_stats
 from goddard.client.errors import NoRouteError
 from goddard.protocol.codes import Permission
 from goddard.protocol.names import is_dlq_topic, is_retry_topic, is_system_topic
@@ -73,11 +75,12 @@ def topic() -> None:
 def list_(target: Target, **options: Any) -> None:
     """List topics with their queues."""
     name, with_all = options["cluster"], options["with_all"]
+    reads = Reads()
 
     async def work(admin: "Admin") -> list[tuple[object, ...]]:
         known = await admin.topics(cluster=name)
-        system = frozenset(await admin.system_topics())
-        found = await _settings(admin, name)
+        system = frozenset(await reads.answer("system topics", admin.system_topics()) or ())
+        found = await _settings(admin, name, reads)
         return [
             (each, kind, *_summary(found.get(each, {})))
             for each in known
@@ -85,15 +88,17 @@ def list_(target: Target, **options: Any) -> None:
         ]
 
     columns = ("topic", "kind", "queues", "permission", "brokers")
-    target.output.table(Table(columns, target.run(work), empty="no topics"))
+    reads.print_table(target.output, Table(columns, target.run(work), empty="no topics"))
 
 
-async def _settings(admin: "Admin", cluster: str | None) -> dict[str, dict[str, Any]]:
+async def _settings(admin: "Admin", cluster: str | None, reads: Reads) -> dict[str, dict[str, Any]]:
     """The settings of all topics, by topic and broker."""
     masters = [place for place in await admin.brokers(cluster=cluster) if place.is_master]
-    tables = await asyncio.gather(*(admin.topic_configs(place.address) for place in masters))
+    tables = await reads.each(
+        masters, lambda place: admin.topic_configs(place.address), lambda place: place.name
+    )
     found: dict[str, dict[str, Any]] = {}
-    for place, table in zip(masters, tables, strict=True):
+    for place, table in tables.items():
         for name, config in table.topic_config_table.items():
             found.setdefault(name, {})[place.name] = config
     return found
@@ -305,9 +310,10 @@ def route(target: Target, topic: str) -> None:
 @broker_option
 def stats(target: Target, topic: str, broker: str | None) -> None:
     """Show the offsets and the number of messages of each queue."""
+    reads = Reads()
 
     async def work(admin: "Admin") -> list[tuple[object, ...]]:
-        found = await admin.topic_stats(topic, broker=broker)
+        found = await reads.merged(admin.topic_stats(topic, broker=broker), merge_topic_stats)
         return [
             (
                 queue.broker_name,
@@ -321,7 +327,7 @@ def stats(target: Target, topic: str, broker: str | None) -> None:
         ]
 
     columns = ("broker", "queue", "min offset", "max offset", "messages", "last stored")
-    target.output.table(Table(columns, target.run(work)))
+    reads.print_table(target.output, Table(columns, target.run(work)))
 
 
 @topic.command()

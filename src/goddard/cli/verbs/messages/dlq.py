@@ -14,12 +14,14 @@ from goddard.cli.terminal.completion import group_argument
 from goddard.cli.terminal.groups import Group
 from goddard.cli.terminal.mistakes import REPORTED, FailedError, WrongUsageError, explained
 from goddard.cli.terminal.output import Table, TimeMs, Wide
+from goddard.cli.terminal.reads import Reads
 from goddard.cli.terminal.target import Target, cluster_options, confirm, yes_option
 from goddard.cli.terminal.times import Range, parse_range
 from goddard.cli.verbs.messages.message import message_record
 from goddard.cli.verbs.messages.produce import GROUP
 from goddard.cli.verbs.messages.scanning import Scan
 from goddard.cli.verbs.messages.templates import json_fields, message_from_json
+from goddard.client.admin.topics import merge_topic_stats
 from goddard.client.errors import NoRouteError
 from goddard.client.message import Message, ReceivedMessage
 from goddard.client.produce.producer import Producer
@@ -80,19 +82,24 @@ def origin_topic(letter: ReceivedMessage) -> str | None:
 @cluster_options
 def list_(target: Target) -> None:
     """List the groups that have dead letters."""
+    reads = Reads()
 
     async def work(admin: "Admin") -> list[tuple[object, ...]]:
         topics = [name for name in await admin.topics() if name.startswith(DLQ_PREFIX)]
-        found = await asyncio.gather(*(admin.topic_stats(topic) for topic in topics))
+        found = await reads.each(
+            topics,
+            lambda topic: reads.merged(admin.topic_stats(topic), merge_topic_stats),
+            lambda topic: topic,
+        )
         rows: list[tuple[object, ...]] = []
-        for topic, stats in zip(topics, found, strict=True):
+        for topic, stats in found.items():
             last_ms = max((one.last_update_timestamp for one in stats.queues.values()), default=0)
             group = topic.removeprefix(DLQ_PREFIX)
             rows.append((group, stats.message_count, TimeMs(last_ms), topic))
         return rows
 
     columns = ("group", "dead letters", "last", Wide("topic"))
-    target.output.table(Table(columns, target.run(work), empty="no dead letters"))
+    reads.print_table(target.output, Table(columns, target.run(work), empty="no dead letters"))
 
 
 class _Letters:
