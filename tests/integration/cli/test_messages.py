@@ -4,8 +4,12 @@ import asyncio
 import json
 import os
 import pty
+import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from goddard.client.consume.push import PushConsumer
@@ -23,12 +27,41 @@ def bodies(goddard: CommandLine, topic: str, *options: str) -> list[str]:
     return [line["body"] for line in printed.json_lines()]
 
 
+@contextmanager
+def producing(cluster: Cluster, topic: str, *options: str) -> Iterator[subprocess.Popen[str]]:
+    """A process of ``goddard produce`` whose input stays open; killed after 30 s."""
+    program = Path(sys.executable).with_name("goddard")
+    with subprocess.Popen(
+        [program, "produce", topic, "-n", cluster.namesrv, *options],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        watchdog = threading.Timer(30, process.kill)
+        watchdog.start()
+        try:
+            yield process
+        finally:
+            watchdog.cancel()
+            process.kill()
+
+
 def test_lines_are_sent_and_printed(goddard: CommandLine, topic: str) -> None:
     sent = goddard("produce", topic, "-t", "A", "-k", "k1", "-p", "x=1", stdin="one\n\ntwo\n")
     assert (sent.code, sent.err) == (0, f"2 messages sent to {topic}\n")
     assert sorted(goddard("consume", topic).out.splitlines()) == ["one", "two"]
     printed = goddard("consume", topic, "-f", r"%t %g %k %h %s\n")
     assert sorted(printed.out.splitlines()) == [f"{topic} A k1 x=1 one", f"{topic} A k1 x=1 two"]
+
+
+def test_input_is_read_in_parts(goddard: CommandLine, topic: str) -> None:
+    """A line may be longer than one read, and the last one may have no end."""
+    long = "x" * 200_000
+    assert goddard("produce", topic, stdin=f"{long}\r\n\nlast").code == 0
+    assert sorted(bodies(goddard, topic)) == ["last", long]
+    assert goddard("produce", topic, "--input", "whole", stdin=f"{long}\nlast\n").code == 0
+    assert f"{long}\nlast\n" in bodies(goddard, topic)
 
 
 def test_json_lines_are_copied_to_another_topic(goddard: CommandLine, topic: str) -> None:
@@ -90,6 +123,33 @@ def test_a_scan_shows_its_progress_at_a_terminal(
     assert len(done.stdout.splitlines()) == 40
     assert "reading" in shown
     assert "40/40" in shown
+
+
+def test_results_and_failures_come_while_the_next_line_is_awaited(
+    cluster: Cluster, topic: str
+) -> None:
+    with producing(cluster, topic, "--input", "json", "--results") as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write('{"body": "a"}\n')
+        process.stdin.flush()
+        head, row = process.stdout.readline(), process.stdout.readline()
+        assert head.split()[0] == "broker".upper()
+        assert row.startswith("broker-")
+        process.stdin.write(json.dumps({"body": "b" * 5_000_000}) + "\n")
+        process.stdin.flush()
+        assert process.wait(timeout=30) == 1
+
+
+def test_ctrl_c_ends_produce_that_waits_for_a_line(cluster: Cluster, topic: str) -> None:
+    with producing(cluster, topic, "--results") as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write("a\n")
+        process.stdin.flush()
+        process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=30) == 130
 
 
 def test_a_wrong_line_stops_and_is_named(goddard: CommandLine, topic: str) -> None:

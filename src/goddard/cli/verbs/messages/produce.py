@@ -1,12 +1,14 @@
 """``goddard produce``: send lines of standard input, or one message, to a topic."""
 
 import asyncio
+import contextlib
 import json
 import sys
+import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import click
 
@@ -26,7 +28,11 @@ if TYPE_CHECKING:
 
 GROUP: Final = "goddard_produce"
 _MAX_PENDING: Final = 256
+_READ_BYTES: Final = 64 * 1024
 _COLUMNS: Final = ("broker", "queue", "offset", "message id")
+
+# Messages with their line numbers, or what is wrong with a line.
+Batch = list[tuple[int, Message | str]]
 
 MessageOptions = tuple[Callable[[Any], Any], ...]
 
@@ -104,8 +110,8 @@ def produce(target: Target, topic: str, **options: Any) -> None:
         # error here.
         async with Producer(GROUP, **target.client_keywords()) as producer:
             sending = _Sending(producer, target, shows=shows)
-            async with aclosing(_messages(topic, options["kind"], make)) as messages:
-                await sending.send_all(messages)
+            async with aclosing(_messages(topic, options["kind"], make)) as batches:
+                await sending.send_all(batches)
             return sending.sent, sending.failure
 
     sent, failure = target.run(work)
@@ -125,17 +131,32 @@ class _Sending:
         self._shows = shows
         self._pending: deque[tuple[int, asyncio.Task[SendResult]]] = deque()
 
-    async def send_all(self, messages: AsyncGenerator[tuple[int, Message | str], None]) -> None:
-        async for line, message in messages:
-            if isinstance(message, str):
-                await self._finish(0)
-                self._fail(line, message)
-            elif not self.failure:
-                self._pending.append((line, asyncio.create_task(self._producer.send(message))))
-                await self._finish(_MAX_PENDING)
-            if self.failure:
-                break
+    async def send_all(self, batches: AsyncGenerator[Batch, None]) -> None:
+        while (batch := await self._next(batches)) is not None:
+            for line, message in batch:
+                if isinstance(message, str):
+                    await self._finish(0)
+                    self._fail(line, message)
+                else:
+                    self._pending.append((line, asyncio.create_task(self._producer.send(message))))
+                    await self._finish(_MAX_PENDING)
+                if self.failure:
+                    break
         await self._finish(0)
+
+    async def _next(self, batches: AsyncGenerator[Batch, None]) -> Batch | None:
+        """The next messages; while they are awaited, results are printed. None after a failure."""
+        reading = asyncio.ensure_future(anext(batches, None))
+        try:
+            while self._pending and not self.failure and not reading.done():
+                oldest = self._pending[0][1]
+                await asyncio.wait((reading, oldest), return_when=asyncio.FIRST_COMPLETED)
+                if oldest.done():
+                    await self._finish(len(self._pending) - 1)
+            return None if self.failure else await reading
+        finally:
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
 
     async def _finish(self, allowed: int) -> None:
         """Wait for the oldest sends until at most so many are pending."""
@@ -161,21 +182,62 @@ class _Sending:
 
 async def _messages(
     topic: str, kind: str, make: Callable[[bytes], Message]
-) -> AsyncGenerator[tuple[int, Message | str], None]:
-    """The messages of standard input with their line numbers, or what is wrong with a line."""
-    loop = asyncio.get_running_loop()
-    stream = sys.stdin.buffer
+) -> AsyncGenerator[Batch, None]:
+    """The messages of standard input, those of each read together."""
+    # Without the buffer, whose lock a waiting thread would hold when the program ends.
+    stream = getattr(sys.stdin.buffer, "raw", sys.stdin.buffer)
     if kind == "whole":
-        body = await loop.run_in_executor(None, stream.read)
-        yield 1, make(body)
+        parts = []
+        while data := await _read(stream):
+            parts.append(data)
+        yield [(1, make(b"".join(parts)))]
         return
     number = 0
-    while line := await loop.run_in_executor(None, stream.readline):
-        number += 1
-        body = line.removesuffix(b"\n").removesuffix(b"\r")
-        if not body:
-            continue  # brokers refuse empty messages
-        yield number, make(body) if kind == "text" else _from_json(topic, body)
+    rest = b""
+    while True:
+        data = await _read(stream)
+        *lines, rest = (rest + data).split(b"\n")
+        if not data:
+            lines, rest = [rest], b""
+        batch: Batch = []
+        for line in lines:
+            number += 1
+            body = line.removesuffix(b"\r")
+            if body:  # brokers refuse empty messages
+                batch.append((number, make(body) if kind == "text" else _from_json(topic, body)))
+        yield batch
+        if not data:
+            return
+
+
+async def _read(stream: BinaryIO) -> bytes:
+    """The next bytes; empty at the end.
+
+    Each read has a daemon thread: nothing can interrupt a read of a terminal or a pipe, and the
+    program must be able to end before it returns.
+    """
+    loop = asyncio.get_running_loop()
+    result: asyncio.Future[bytes] = loop.create_future()
+
+    def read() -> None:
+        data: bytes | OSError
+        try:
+            data = stream.read(_READ_BYTES)
+        except OSError as error:
+            data = error
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(finish, data)
+
+    def finish(data: bytes | OSError) -> None:
+        if result.done():
+            return  # cancelled
+        if isinstance(data, OSError):
+            result.set_exception(data)
+        else:
+            result.set_result(data)
+
+    threading.Thread(target=read, name="goddard-produce-input", daemon=True).start()
+    return await result
 
 
 def _from_json(topic: str, line: bytes) -> Message | str:
