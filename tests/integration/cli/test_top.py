@@ -39,7 +39,10 @@ def test_a_snapshot_in_a_file(goddard: CommandLine, topic: str, tmp_path: Path) 
 def test_without_a_terminal(goddard: CommandLine) -> None:
     done = goddard("top")
     assert done.code == 2
-    assert done.err == "goddard top: must be a terminal; -o - prints one snapshot\n"
+    assert (
+        done.err
+        == "goddard top: standard input and output must be a terminal; -o - prints one snapshot\n"
+    )
 
 
 def test_the_screen_at_a_terminal(cluster: Cluster, topic: str) -> None:
