@@ -54,6 +54,17 @@ def test_creating_an_existing_topic_changes_nothing(goddard: CommandLine, topic:
     assert {row["readQueues"] for row in goddard.json("topic", "route", topic)} == {2}
 
 
+@pytest.mark.parametrize("words", ["topic list", "topic show a", "broker list", "message send a b"])
+def test_a_broker_that_is_given_as_name_server_is_recognised(
+    goddard: CommandLine, words: str
+) -> None:
+    address = goddard.json("broker", "list")[0]["address"]
+    failed = goddard(*words.split(), "-n", address)
+    assert failed.code == 1
+    assert f"{address} is not a name server, or an old one; is it a broker?" in failed.err
+    assert failed.err.count("\n") == 1
+
+
 def test_a_topic_on_one_broker(goddard: CommandLine) -> None:
     assert goddard("topic", "create", "lonely", "--broker", "broker-1").code == 0
     assert [row["broker"] for row in goddard.json("topic", "route", "lonely")] == ["broker-1"]

@@ -27,6 +27,7 @@ from goddard.cli.terminal.output import Format, Output, is_terminal
 from goddard.cli.terminal.seconds import Seconds
 from goddard.contexts import Context, contexts_file, load, selected_context
 from goddard.errors import ConfigError
+from goddard.protocol.codes import ResponseCode
 
 if TYPE_CHECKING:
     from goddard.client.admin.admin import Admin
@@ -110,6 +111,14 @@ class Target:
                 raise await _unknown_name(admin, error) from error
             except errors.BrokerNotFoundError as error:
                 raise await _unknown_broker(admin, error) from error
+            except errors.BrokerError as error:
+                # An error without an address is from a name server.
+                if error.address or error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                    raise
+                raise FailedError(
+                    f"{self.name_servers} is not a name server, or an old one; is it a broker? "
+                    f"({one_line(error.remark)})"
+                ) from error
 
 
 async def _unknown_name(admin: "Admin", error: "NoRouteError") -> click.ClickException:
