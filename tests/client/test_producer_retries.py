@@ -689,6 +689,14 @@ async def test_invalid_messages_are_not_sent() -> None:
                     with pytest.raises(InvalidMessageError, match=text) as invalid:
                         await sending(message)
                     assert invalid.value.code == ResponseCode.MESSAGE_ILLEGAL
+            for name, value in (("a", 5), ("a", None), (None, "x")):
+                changed: Any = Message("T", b"x")
+                changed.properties[name] = value
+                for sending in (producer.send, producer.send_soon, producer.send_oneway):
+                    with pytest.raises(TypeError, match=f"of the property {name!r} must be str"):
+                        await sending(changed)
+                with pytest.raises(TypeError, match="must be str"):
+                    await producer.send_batch([changed])
             with pytest.raises(TypeError, match=r"body\.encode\(\)"):
                 await producer.send(Message("T", cast("bytes", "text")))
             one: Any = Message("T", b"x")

@@ -57,9 +57,13 @@ def _int_of(properties: Mapping[str, str], name: str) -> int | None:
     return None if text is None else int(text)
 
 
-def _check_text(name: object, value: object) -> None:
-    if not isinstance(value, str):
-        raise TypeError(f"the name and value of the property {name!r} must be str, not {value!r}")
+def check_property(name: object, value: object) -> None:
+    """TypeError unless the name and the value of a property are text."""
+    for text in (name, value):
+        if not isinstance(text, str):
+            raise TypeError(
+                f"the name and value of the property {name!r} must be str, not {text!r}"
+            )
 
 
 def _tag(tags: object) -> str:
@@ -172,8 +176,7 @@ class Message:
             raise InvalidMessageError(
                 f"The Property<{name}> is used by system, input another please"
             )
-        for text in (name, value):
-            _check_text(name, text)
+        check_property(name, value)
         if not name.strip() or not value.strip():
             raise InvalidMessageError(
                 "The name or value of property can not be null or blank string!"

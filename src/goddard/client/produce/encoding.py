@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from goddard.client.errors import BrokerError, InvalidMessageError
-from goddard.client.message import Message, body_type_problem, check_flag
+from goddard.client.message import Message, body_type_problem, check_flag, check_property
 from goddard.client.values import MessageQueue, SendResult, SendStatus
 from goddard.errors import ProtocolError
 from goddard.protocol.codes import LanguageCode, RequestCode, ResponseCode
@@ -117,13 +117,16 @@ def check_body(body: object, max_bytes: int) -> None:
 
 
 def properties_text(properties: Mapping[str, str]) -> str:
-    """Properties as a header has them; InvalidMessageError if they cannot be sent."""
+    """Properties as a header has them.
+
+    TypeError if one is not text, InvalidMessageError if they cannot be sent for another reason.
+    """
+    for name, value in properties.items():
+        check_property(name, value)
     try:
         text = format_properties(properties)
     except ProtocolError as error:
         raise InvalidMessageError(str(error)) from error
-    except TypeError as error:
-        raise InvalidMessageError(f"properties must be text: {error}") from error
     if text.isascii():
         size = len(text)
     else:
