@@ -198,16 +198,22 @@ async def _consume_as_member(
         await consumer.commit({message.queue: message.queue_offset + 1})
 
     async with consumer:
-        await _print(_polled(consumer, options["follow"]), show, options["count"], commit)
+        await _print(polled(consumer, follow=options["follow"]), show, options["count"], commit)
 
 
-async def _polled(consumer: LitePullConsumer, follow: bool) -> Messages:
-    """Messages until none came for some seconds; without end if ``follow``."""
+async def polled(consumer: LitePullConsumer, *, follow: bool) -> Messages:
+    """Messages until none came for some seconds; without end if ``follow``.
+
+    When a queue has moved to another member, which gets its messages from the committed offset on,
+    the rest of its batch is left out: only messages of assigned queues can be committed.
+    """
     idle_ms = 0
     while follow or idle_ms < _IDLE_MS:
         messages = await consumer.poll(_POLL_MS)
         idle_ms = 0 if messages else idle_ms + _POLL_MS
         for message in messages:
+            if message.queue not in consumer.assignment():
+                break
             yield message
 
 
