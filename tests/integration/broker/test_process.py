@@ -130,6 +130,10 @@ def test_a_second_broker_on_the_same_data_prints_the_reason(tmp_path: Path) -> N
         f"goddard broker: {store} is in use by another broker (process {first.pid}): "
         "its lock is taken\n"
     )
+    # Both write this file: the line says which of them ended.
+    log = (tmp_path / "home" / "logs" / "broker.log").read_text()
+    (ended,) = re.findall(r"goddard broker \(process (\d+)\) ends: ", log)
+    assert int(ended) != first.pid
 
 
 def test_saved_settings_do_not_change_paths_ports_and_names(tmp_path: Path) -> None:
