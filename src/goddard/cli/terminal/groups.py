@@ -2,6 +2,7 @@
 
 import difflib
 import importlib
+import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -30,6 +31,31 @@ class Group(click.Group):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         options.setdefault("context_settings", HELP_OPTIONS)
         super().__init__(*arguments, **options)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        words = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            corrected = self._with_options_last(ctx, words, error.option_name)
+            if corrected is None:
+                raise
+            ctx.fail(f"put {error.option_name} after the command: {corrected}")
+
+    def _with_options_last(self, ctx: click.Context, words: list[str], option: str) -> str | None:
+        """The command line with its options after the command, if the command has this option."""
+        command: click.Command = self
+        names, options, rest = ctx.command_path.split(), [], list(words)
+        while rest and isinstance(command, click.Group):
+            word = rest.pop(0)
+            found = command.get_command(ctx, word)
+            if found is None:
+                options.append(word)
+            else:
+                names.append(word)
+                command = found
+        is_known = any(option in parameter.opts for parameter in command.params)
+        return shlex.join([*names, *options, *rest]) if is_known else None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

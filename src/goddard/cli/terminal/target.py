@@ -44,6 +44,9 @@ _NO_CLUSTER: Final = (
 
 def chosen_context(name_servers: str | None, context_name: str | None) -> Context:
     """The cluster that the options, the environment or the contexts say."""
+    if name_servers is not None and not name_servers.strip():
+        # As in -n "$UNSET": another cluster than the wanted one could be changed.
+        raise ConfigError("-n is empty; write it as HOST:PORT")
     if context_name is not None:
         known = load(contexts_file()).get(context_name)
         return known if name_servers is None else _with_name_servers(known, name_servers)
