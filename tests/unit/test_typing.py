@@ -11,8 +11,8 @@ PROGRAM = """
 from concurrent.futures import Future
 from typing import assert_type
 
-from goddard import Admin, LitePullConsumer, Message, MessageQueue, Producer, PushConsumer
-from goddard import ReceivedMessage, SendResult, TransactionProducer
+from goddard import Admin, ConsumeContext, LitePullConsumer, Message, MessageQueue, Producer
+from goddard import PushConsumer, ReceivedMessage, SendResult, TransactionProducer
 
 message = Message("orders", b"hello")
 with Producer("group", name_servers="localhost:9876", retries=3) as producer:
@@ -30,6 +30,8 @@ assert_type(next(lite), ReceivedMessage)
 admin = Admin("localhost:9876", timeout_ms=4)
 assert_type(admin.topics(), list[str])
 assert_type(admin.message("orders", "id").body, bytes)
+context = ConsumeContext(MessageQueue("orders", "broker-a", 0))
+context.ack_index = 3
 
 Producer()  # wrong
 Producer("group", retry=3)  # wrong
@@ -45,6 +47,7 @@ PushConsumer("group", consume_thread=3)  # wrong
 push.subscribe(3)  # wrong
 push.suspend(1)  # wrong
 lite.poll("10")  # wrong
+context.ack_indx = 3  # wrong
 Admin(timeout_ms="4")  # wrong
 admin.topics(clusters="c")  # wrong
 admin.create_topic(3)  # wrong

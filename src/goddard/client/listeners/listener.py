@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Awaitable, Callable
 from enum import Enum
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
@@ -50,14 +50,17 @@ class ConsumeContext(msgspec.Struct, gc=False, eq=False):
     delay_level: int = 0
     ack_index: int | None = None
 
-    def __setattr__(self, name: str, value: object) -> None:
-        """ArgumentTypeError for a value of the wrong type, in the listener that sets it.
+    # Type checkers that see this method accept misspelt attributes.
+    if not TYPE_CHECKING:
 
-        The constructor does not call this, so a call whose listener sets nothing is not slower.
-        """
-        if name == "delay_level" or (name == "ack_index" and value is not None):
-            check_range(name, value, -MAX_INT)
-        msgspec.Struct.__setattr__(self, name, value)
+        def __setattr__(self, name: str, value: object) -> None:
+            """ArgumentTypeError for a value of the wrong type, in the listener that sets it.
+
+            The constructor does not call this, so a call whose listener sets nothing is not slower.
+            """
+            if name == "delay_level" or (name == "ack_index" and value is not None):
+                check_range(name, value, -MAX_INT)
+            msgspec.Struct.__setattr__(self, name, value)
 
 
 class OrderlyContext(msgspec.Struct, gc=False, eq=False):
@@ -72,11 +75,13 @@ class OrderlyContext(msgspec.Struct, gc=False, eq=False):
     auto_commit: bool = True
     suspend_ms: int | None = None
 
-    def __setattr__(self, name: str, value: object) -> None:
-        """As in ConsumeContext."""
-        if name == "suspend_ms" and value is not None:
-            check_range(name, value, -MAX_INT)
-        msgspec.Struct.__setattr__(self, name, value)
+    if not TYPE_CHECKING:
+
+        def __setattr__(self, name: str, value: object) -> None:
+            """As in ConsumeContext."""
+            if name == "suspend_ms" and value is not None:
+                check_range(name, value, -MAX_INT)
+            msgspec.Struct.__setattr__(self, name, value)
 
 
 Returned: TypeAlias = ConsumeResult | bool | None
