@@ -1,6 +1,8 @@
 """The extras: declared in pyproject.toml, and explained to users who lack one."""
 
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -62,3 +64,30 @@ def test_failed_import_is_explained(name: str, extra: str) -> None:
 )
 def test_other_failed_imports_are_not_explained(error: ImportError) -> None:
     assert missing_extra(error) is None
+
+
+WITHOUT_SPARK = """
+import sys
+for name in ("pyarrow", "pyspark"):
+    sys.modules[name] = None
+from goddard.cli import commands
+sys.argv = ["goddard", "pipeline", "run", sys.argv[1]]
+sys.exit(commands.run("goddard"))
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("trafic", "did you mean traffic?"), ("traffic", "pyarrow is not installed")],
+)
+def test_wrong_name_of_a_pipeline_is_reported_before_missing_packages(name: str, text: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_SPARK, name],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert text in done.stderr
+    assert done.stderr.count("\n") == 1

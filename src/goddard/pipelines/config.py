@@ -21,6 +21,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from goddard.errors import ConfigError
+from goddard.pipelines.errors import near
 from goddard.pipelines.job import (
     FILES,
     LOG,
@@ -39,7 +40,6 @@ from goddard.pipelines.job import (
     Source,
     Transform,
 )
-from goddard.pipelines.schemas import near
 from goddard.pipelines.validate import validate_job
 from goddard.spark.log import parse_log
 from goddard.spark.options import CONNECTION_OPTIONS, RawOptions, parse_connection, parse_source

@@ -1,13 +1,15 @@
-"""The cause of a failed job, in one sentence for its user.
+"""The cause of a failed job, in one sentence for its user, and the hint for a wrong name.
 
 Spark wraps Python errors into pages of Java, Java's errors begin with the name of a Python object,
 and transforms may raise anything. The sentence is the text of the innermost cause.
 """
 
 import contextlib
+import difflib
 import re
 import subprocess
 import traceback
+from collections.abc import Iterable
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -37,6 +39,15 @@ JAVA_ENDED: Final = (
 )
 # How long a process whose connections are closed already may take to be gone.
 _ENDING_SECONDS: Final = 10.0
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """A hint for ``name`` where one of ``known`` is needed."""
+    by_lower = {each.lower(): each for each in known}
+    found = difflib.get_close_matches(str(name).lower(), by_lower, 1, cutoff=0.5)
+    if found:
+        return f"did you mean {by_lower[found[0]]}?"
+    return f"known: {', '.join(by_lower.values())}"
 
 
 class PipelineError(GoddardError):

@@ -36,13 +36,14 @@ from goddard.pipelines.errors import (
     is_of_shared_checkpoint,
     java_has_ended,
     line_in_worker,
+    near,
     root_cause,
 )
 from goddard.pipelines.expectations import Counts
 from goddard.pipelines.files import Files
 from goddard.pipelines.job import AVAILABLE_NOW, INFER, TABLES, Deduplicate, Job, interval_ms
 from goddard.pipelines.monitoring import OBSERVED, Listener, Monitor, Progress, progress_of
-from goddard.pipelines.schemas import body_schema, near
+from goddard.pipelines.schemas import body_schema
 from goddard.pipelines.sinks import BatchSink, open_sink
 
 _logger: Final = logging.getLogger("goddard.pipelines")

@@ -1,8 +1,7 @@
 """Schemas of bodies as far as they are known without Spark: files, names, Avro as DDL."""
 
-import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -56,15 +55,6 @@ def field_names(ddl: str) -> tuple[str, ...]:
             names.append(matched[1].strip("`").replace("``", "`"))
             start = at + 1
     return tuple(names)
-
-
-def near(name: str, known: Iterable[str]) -> str:
-    """A hint for ``name`` where one of ``known`` is needed."""
-    by_lower = {each.lower(): each for each in known}
-    found = difflib.get_close_matches(str(name).lower(), by_lower, 1, cutoff=0.5)
-    if found:
-        return f"did you mean {by_lower[found[0]]}?"
-    return f"known: {', '.join(by_lower.values())}"
 
 
 # Avro

@@ -11,9 +11,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from goddard.errors import ConfigError
-from goddard.pipelines.errors import PipelineError, root_cause, where_it_failed
+from goddard.pipelines.errors import PipelineError, near, root_cause, where_it_failed
 from goddard.pipelines.job import WINDOW_COLUMNS, Aggregate, Deduplicate, Job, Transform
-from goddard.pipelines.schemas import near
 
 Step = Callable[[DataFrame], DataFrame]
 

@@ -4,8 +4,9 @@ import posixpath
 from collections.abc import Iterable
 
 from goddard.errors import ConfigError
+from goddard.pipelines.errors import near
 from goddard.pipelines.job import INFER, TABLES, Aggregate, Job, Sink, interval_ms
-from goddard.pipelines.schemas import body_schema, field_names, near
+from goddard.pipelines.schemas import body_schema, field_names
 from goddard.spark.columns import COLUMNS
 
 

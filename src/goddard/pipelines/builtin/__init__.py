@@ -4,13 +4,16 @@
 again), ``traffic`` counts and draws (``traffic``).
 """
 
+import importlib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from goddard.errors import ConfigError
-from goddard.pipelines.config import load_job
-from goddard.pipelines.job import Job
-from goddard.pipelines.schemas import near
+from goddard.pipelines.errors import near
+
+if TYPE_CHECKING:
+    from goddard.pipelines.job import Job
 
 _FOLDER = Path(__file__).parent
 
@@ -19,9 +22,13 @@ def builtin_names() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in _FOLDER.glob("*.toml")))
 
 
-def find_job(name: str, changes: Mapping[str, str] | None = None) -> Job:
+def find_job(name: str, changes: Mapping[str, str] | None = None) -> "Job":
     """The job of a file, or a built-in one by its name."""
-    return load_job(job_path(name), changes, called=name)
+    path = job_path(name)
+    # After the name is found, because reading a job needs the extra ``spark``.
+    config = importlib.import_module("goddard.pipelines.config")
+    job: Job = config.load_job(path, changes, called=name)
+    return job
 
 
 def job_path(name: str) -> Path:
