@@ -72,6 +72,8 @@ MISTAKES: list[tuple[str, int, str]] = [
     ("group reset a --to 5", 2, "--to with an offset needs --topic"),
     ("group reset a --to-file nope.csv --topic t", 2, "'nope.csv' does not exist"),
     ("group reset a --shift far", 2, "'far' is not a valid integer"),
+    ("top -o /missing/x", 2, "-o: there is no folder /missing"),
+    ("top -o /", 2, "'/' is a directory"),
     ("group watch a --interval 0", 2, "not in the range"),
     ("consume", 2, "Missing argument 'TOPIC'"),
     ("consume a --range tomorrow", 2, "'tomorrow' is not a range; write start, end"),
@@ -192,6 +194,19 @@ def test_a_mistake_with_mqadmin_gets_one_line(
     assert result.out == ""
     assert result.err.count("\n") == 1, result.err
     assert result.err.startswith("mqadmin")
+
+
+def test_files_that_are_not_utf8_get_one_line(tmp_path: Path) -> None:
+    offsets, tools = tmp_path / "offsets.csv", tmp_path / "conf" / "tools.yml"
+    tools.parent.mkdir()
+    for file in (offsets, tools):
+        file.write_bytes(b"\xff\xfe")
+    env: dict[str, str | None] = {"NAMESRV_ADDR": NOWHERE, "ROCKETMQ_HOME": str(tmp_path)}
+    reset = ("group", "reset", "a", "--topic", "t", "--to-file", str(offsets))
+    results = CommandLine(env)(*reset), CommandLine(env, "mqadmin")("topicList")
+    for result, file in zip(results, (offsets, tools), strict=True):
+        assert (result.code, result.err.count("\n")) == (2, 1), result.err
+        assert f"{file} is not UTF-8 text" in result.err
 
 
 def test_without_a_name_server_the_ways_to_give_one_are_named(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import importlib
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -121,10 +122,8 @@ def _context(options: Options) -> Context:
     keys = _tools_credentials()
     if keys is None or context.access_key is not None:
         return context
-    given = {name: getattr(context, name) for name in context.__dataclass_fields__}
     access_key, secret_key, token = keys
-    given |= {"access_key": access_key, "secret_key": secret_key, "security_token": token}
-    return Context(**given)
+    return replace(context, access_key=access_key, secret_key=secret_key, security_token=token)
 
 
 def _tools_credentials() -> tuple[str, str, str | None] | None:
@@ -133,8 +132,12 @@ def _tools_credentials() -> tuple[str, str, str | None] | None:
     path = Path(home) / "conf" / "tools.yml" if home else None
     if path is None or not path.is_file():
         return None
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise WrongUsageError(f"{path} is not UTF-8 text") from error
     found: dict[str, str] = {}
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in text.splitlines():
         name, colon, value = line.partition(":")
         if colon and not line.startswith((" ", "#", "-")):
             found[name.strip()] = value.partition(" #")[0].strip().strip("\"'")

@@ -49,7 +49,7 @@ def chosen_context(name_servers: str | None, context_name: str | None) -> Contex
         raise ConfigError("-n is empty; write it as HOST:PORT")
     if context_name is not None:
         known = load(contexts_file()).get(context_name)
-        return known if name_servers is None else _with_name_servers(known, name_servers)
+        return known if name_servers is None else replace(known, name_servers=name_servers)
     given = name_servers or os.environ.get("NAMESRV_ADDR")
     if given:
         return Context(name_servers=given)
@@ -57,11 +57,6 @@ def chosen_context(name_servers: str | None, context_name: str | None) -> Contex
     if selected is None:
         raise ConfigError(_NO_CLUSTER)
     return selected
-
-
-def _with_name_servers(context: Context, name_servers: str) -> Context:
-    values = {name: getattr(context, name) for name in context.__dataclass_fields__}
-    return Context(**{**values, "name_servers": name_servers})
 
 
 @dataclass(frozen=True, slots=True)

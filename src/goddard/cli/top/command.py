@@ -14,7 +14,7 @@ import click
 from rich.console import Console
 from rich.live import Live
 
-from goddard.cli.terminal.mistakes import WrongUsageError
+from goddard.cli.terminal.mistakes import WrongUsageError, explained
 from goddard.cli.terminal.output import Table
 from goddard.cli.terminal.reads import check_complete
 from goddard.cli.terminal.seconds import Seconds
@@ -50,6 +50,7 @@ _READ_BYTES: Final = 1024
 @click.option(
     "-o",
     "--output",
+    type=click.Path(dir_okay=False, writable=True, allow_dash=True),
     metavar="FILE",
     help="Write one snapshot to a file, or to standard output (-), and stop.",
 )
@@ -61,6 +62,8 @@ def top(target: Target, interval: float, view: str, filter_: str, output: str | 
     """
     chosen = View(name=view, filter=filter_)
     if output is not None:
+        if output != "-" and not Path(output).parent.is_dir():
+            raise WrongUsageError(f"-o: there is no folder {Path(output).parent}")
         _snapshot(target, interval, chosen, output)
         return
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
@@ -88,8 +91,11 @@ def _snapshot(target: Target, interval: float, view: View, output: str) -> None:
     if output == "-":
         target.output.table(table)
     else:
-        with Path(output).open("w") as file, contextlib.redirect_stdout(file):
-            target.output.table(table)
+        try:
+            with Path(output).open("w") as file, contextlib.redirect_stdout(file):
+                target.output.table(table)
+        except OSError as error:
+            raise explained(error) from error
     check_complete(now.unread)
 
 

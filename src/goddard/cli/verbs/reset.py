@@ -15,7 +15,7 @@ import click
 
 from goddard.cli.render import counted
 from goddard.cli.terminal.completion import complete_topic, group_argument
-from goddard.cli.terminal.mistakes import FailedError, WrongUsageError
+from goddard.cli.terminal.mistakes import FailedError, WrongUsageError, explained
 from goddard.cli.terminal.output import Table
 from goddard.cli.terminal.target import Target, cluster_options, confirm, yes_option
 from goddard.cli.terminal.times import parse_time
@@ -111,6 +111,16 @@ def read_offsets(text: str, topic: str) -> dict[MessageQueue, int]:
     return found
 
 
+def _offsets_of_file(path: Path, topic: str) -> dict[MessageQueue, int]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise WrongUsageError(f"--to-file: {path} is not UTF-8 text") from error
+    except OSError as error:
+        raise explained(error) from error
+    return read_offsets(text, topic)
+
+
 def check_queues(offsets: Iterable[MessageQueue], known: Iterable[MessageQueue]) -> None:
     """WrongUsageError names the first queue of a file that does not exist."""
     unknown = sorted(set(offsets).difference(known))
@@ -142,13 +152,15 @@ def reset(target: Target, group: str, **options: Any) -> None:
     ends of a queue become its ends.
     """
     _check(options)
+    path = options["to_file"]
+    of_file = _offsets_of_file(path, options["topic"]) if path is not None else None
 
     async def look(admin: "Admin") -> list[Move]:
         topics = await _topics(admin, group, options["topic"])
         moves: list[Move] = []
         for topic in topics:
             states = await _states(admin, group, topic)
-            moves += plan(states, await _wanted(admin, topic, list(states), options))
+            moves += plan(states, await _wanted(admin, topic, list(states), options, of_file))
         return moves
 
     moves = target.run(look)
@@ -174,9 +186,8 @@ def _check(options: Mapping[str, Any]) -> None:
     to = options["to"]
     if to is not None and to not in ("earliest", "latest") and not to.isdecimal():
         raise WrongUsageError(f"--to is earliest, latest or an offset, not {to!r}")
-    for name in ("to_file",):
-        if options[name] is not None and options["topic"] is None:
-            raise WrongUsageError("--to-file needs --topic")
+    if options["to_file"] is not None and options["topic"] is None:
+        raise WrongUsageError("--to-file needs --topic")
     if to is not None and to.isdecimal() and options["topic"] is None:
         raise WrongUsageError("--to with an offset needs --topic")
 
@@ -206,16 +217,19 @@ async def _states(admin: "Admin", group: str, topic: str) -> dict[MessageQueue, 
 
 
 async def _wanted(
-    admin: "Admin", topic: str, queues: Sequence[MessageQueue], options: Mapping[str, Any]
+    admin: "Admin",
+    topic: str,
+    queues: Sequence[MessageQueue],
+    options: Mapping[str, Any],
+    of_file: Mapping[MessageQueue, int] | None,
 ) -> Wanted:
     if options["to_time"] is not None:
         time_ms = parse_time(options["to_time"], admin.clock.now_ms())
         offsets = await asyncio.gather(*(admin.search_offset(queue, time_ms) for queue in queues))
         return Wanted(offsets=dict(zip(queues, offsets, strict=True)))
-    if options["to_file"] is not None:
-        offsets_of_file = read_offsets(options["to_file"].read_text(), topic)
-        check_queues(offsets_of_file, queues)
-        return Wanted(offsets=offsets_of_file)
+    if of_file is not None:
+        check_queues(of_file, queues)
+        return Wanted(offsets=of_file)
     return Wanted(to=options["to"], shift=options["shift"])
 
 
