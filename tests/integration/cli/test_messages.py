@@ -184,6 +184,9 @@ def test_a_message_is_sent_and_found(goddard: CommandLine, topic: str) -> None:
         first = goddard("message", "find", topic, option, "--count", "1", "--format", "json")
         assert first.json()["body"] in {"hello", "again"}
         assert first.err == "only the first 1; --count shows more\n"
+    several = goddard("message", "find", topic, "--key", "order-1", "--groups")
+    assert (several.code, several.out.count("order-1")) == (1, 2)
+    assert "--groups needs one message, not 2; choose one with --id" in several.err
     missing = goddard("message", "find", topic, "--key", "order-2")
     assert missing.code == 1
     assert missing.err.startswith(f"goddard message find: no such message in {topic}")

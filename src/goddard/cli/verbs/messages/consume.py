@@ -142,7 +142,8 @@ def _check(options: dict[str, Any]) -> None:
                 f"{option} has no effect with --group; 'goddard group reset' moves it"
             )
     try:
-        _range(options)
+        if _range(options).end is not None and options["follow"]:
+            raise WrongUsageError("--follow has no end; give --range only where to begin, as @-1h")
         _filter(options)
         if options["sql"] is not None:
             compile_sql(options["sql"])

@@ -105,8 +105,13 @@ def find(target: Target, topic: str, **options: Any) -> None:
     If there is only one, it is shown with its body.
     """
     names = ("message_id", "key", "at", "from_text")
-    if sum(options[name] is not None for name in names) != 1:
+    given = [name for name in names if options[name] is not None]
+    if len(given) != 1:
         raise WrongUsageError("give exactly one of --id, --key, --at and --from")
+    if options["to_text"] is not None and given[0] in ("message_id", "at"):
+        raise WrongUsageError("--to has no effect without --from or --key")
+    if options["tag"] is not None and given[0] != "from_text":
+        raise WrongUsageError("--tag has no effect without --from")
 
     async def work(admin: "Admin") -> tuple[list[ReceivedMessage], dict[str, Table], str | None]:
         found, incomplete = await _find(admin, topic, options)
@@ -130,6 +135,8 @@ def find(target: Target, topic: str, **options: Any) -> None:
         target.output.table(Table(MESSAGE_COLUMNS, [message_row(one) for one in found]))
     if incomplete is not None:
         raise FailedError(incomplete)
+    if options["with_groups"] and len(found) > 1:
+        raise FailedError(f"--groups needs one message, not {len(found)}; choose one with --id")
 
 
 async def _find(
