@@ -51,6 +51,8 @@ def _mqshutdown(server: str, pid: int | None, timeout: float) -> int:
         click.echo(f"No {program} running." if pid is None else f"{pid} is not a {program}.")
         return _NONE_RUNS
     # As in RocketMQ's script, all at once and not one after the other.
+    asked = []
+    is_refused = False
     for number in found:
         click.echo(f"The {program}({number}) is running...")
         try:
@@ -59,15 +61,17 @@ def _mqshutdown(server: str, pid: int | None, timeout: float) -> int:
             continue
         except PermissionError:
             click.echo(f"mqshutdown: {program}({number}) belongs to another user", err=True)
-            return 1
+            is_refused = True
+            continue
+        asked.append(number)
         click.echo(f"Send shutdown request to {program}({number}) OK")
-    running = _wait_for_end(found, timeout)
+    running = _wait_for_end(asked, timeout)
     for number in running:
         click.echo(
             f"mqshutdown: {program}({number}) has not ended after {timeout:g} s; its log says why",
             err=True,
         )
-    return 1 if running else 0
+    return 1 if running or is_refused else 0
 
 
 def run_mqshutdown(arguments: list[str]) -> int:

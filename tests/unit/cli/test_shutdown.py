@@ -1,7 +1,11 @@
 """``mqshutdown``: which processes are servers of Goddard."""
 
+import os
+import signal
+
 import pytest
 
+from goddard.cli import shutdown
 from goddard.cli.shutdown import run_mqshutdown, server_of
 
 
@@ -44,3 +48,25 @@ def test_mistakes(
     assert run_mqshutdown(arguments) == code
     printed = capsys.readouterr()
     assert text in printed.out + printed.err
+
+
+def test_a_broker_of_another_user_does_not_spare_the_others(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    running = {10, 11}
+
+    def kill(number: int, sent: int) -> None:
+        if number == 10:
+            raise PermissionError
+        if number not in running:
+            raise ProcessLookupError
+        if sent == signal.SIGTERM:
+            running.remove(number)
+
+    monkeypatch.setattr(shutdown, "_processes", lambda: [(10, ["mqbroker"]), (11, ["mqbroker"])])
+    monkeypatch.setattr(os, "kill", kill)
+    assert run_mqshutdown(["broker"]) == 1
+    assert running == {10}
+    printed = capsys.readouterr()
+    assert "mqbroker(10) belongs to another user" in printed.err
+    assert "Send shutdown request to mqbroker(11) OK" in printed.out
