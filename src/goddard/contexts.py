@@ -5,10 +5,11 @@ them. The file has secrets: nobody but its owner may read it, and one that other
 refused.
 """
 
+import fcntl
 import json
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final
@@ -52,6 +53,10 @@ class Contexts:
         """With one context set; the first one is selected."""
         return Contexts({**self.by_name, name: context}, self.selected or name)
 
+    def selecting(self, name: str) -> "Contexts":
+        self.get(name)
+        return Contexts(self.by_name, name)
+
     def without(self, name: str) -> "Contexts":
         self.get(name)
         others = {known: context for known, context in self.by_name.items() if known != name}
@@ -94,11 +99,30 @@ def save(path: Path, contexts: Contexts) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _OWNER_ONLY)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(encode(contexts))
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(encode(contexts))
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink()  # it has secrets
+        raise
+
+
+def change(path: Path, changed: Callable[[Contexts], Contexts]) -> Contexts:
+    """Load, change and save the contexts; other processes that do the same wait."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # Not the file itself, because it is replaced.
+    lock = path.with_name(f"{path.name}.lock")
+    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, _OWNER_ONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        contexts = changed(load(path))
+        save(path, contexts)
+    finally:
+        os.close(descriptor)
+    return contexts
 
 
 def encode(contexts: Contexts) -> bytes:

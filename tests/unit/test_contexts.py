@@ -1,12 +1,14 @@
 """The file of contexts."""
 
+import os
 import stat
+import threading
 from pathlib import Path
 
 import pytest
 
 from goddard.client.options import Credentials, session_options
-from goddard.contexts import Context, Contexts, decode, encode, load, save
+from goddard.contexts import Context, Contexts, change, decode, encode, load, save
 from goddard.errors import ConfigError
 from goddard.transport.tls import TlsOptions
 
@@ -30,6 +32,35 @@ def test_only_the_owner_can_read_the_file(tmp_path: Path) -> None:
     path.chmod(0o640)
     with pytest.raises(ConfigError, match=r"can be read by others .* chmod 600"):
         load(path)
+
+
+def test_a_failed_write_leaves_no_file_with_secrets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="No space left"):
+        save(tmp_path / "contexts.json", Contexts().with_context("prod", CONTEXT))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_concurrent_changes_are_all_kept(tmp_path: Path) -> None:
+    path = tmp_path / "contexts.json"
+
+    def dev(known: Contexts) -> Contexts:
+        return known.with_context("dev", CONTEXT)
+
+    def prod(known: Contexts) -> Contexts:
+        other.start()
+        other.join(0.05)  # it waits until this change is saved
+        return known.with_context("prod", CONTEXT)
+
+    other = threading.Thread(target=change, args=(path, dev))
+    change(path, prod)
+    other.join(10)
+    assert sorted(load(path).by_name) == ["dev", "prod"]
 
 
 def test_no_file_is_no_contexts(tmp_path: Path) -> None:

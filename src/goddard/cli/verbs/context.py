@@ -1,5 +1,6 @@
 """``goddard context``: named clusters, and the one that commands use."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -10,7 +11,7 @@ from goddard.cli.terminal.mistakes import REPORTED, WrongUsageError, check_texts
 from goddard.cli.terminal.output import Format, Output, Table
 from goddard.cli.terminal.secrets import read_secret
 from goddard.client.name_servers import parse_name_servers
-from goddard.contexts import Context, Contexts, contexts_file, load, save
+from goddard.contexts import Context, Contexts, change, contexts_file, load
 
 _SECRET_VARIABLE = "GODDARD_SECRET_KEY"
 
@@ -41,9 +42,9 @@ def _load() -> Contexts:
         raise explained(error) from error
 
 
-def _save(contexts: Contexts) -> None:
+def _change(changed: Callable[[Contexts], Contexts]) -> Contexts:
     try:
-        save(contexts_file(), contexts)
+        return change(contexts_file(), changed)
     except REPORTED as error:
         raise explained(error) from error
 
@@ -56,7 +57,9 @@ def _save(contexts: Contexts) -> None:
     metavar="KEY",
     help=f"Sign requests; the secret key comes from {_SECRET_VARIABLE}, or is asked for.",
 )
-@click.option("--security-token", metavar="TOKEN", help="A temporary token beside the keys.")
+@click.option(
+    "--security-token", metavar="TOKEN", help="A temporary token, in addition to the keys."
+)
 @click.option("--tls", is_flag=True, help="Encrypt; without --trust, servers are not verified.")
 @click.option("--trust", metavar="FILE", help="Authorities that servers are verified with (PEM).")
 @click.option("--certificate", metavar="FILE", help="Own certificate (PEM).")
@@ -92,8 +95,7 @@ def set_(
         certificate=_absolute(certificate),
         key=_absolute(key),
     )
-    contexts = _load().with_context(name, made)
-    _save(contexts)
+    contexts = _change(lambda known: known.with_context(name, made))
     selected = " and selected" if contexts.selected == name else ""
     click.echo(f"context {name} is set{selected}", err=True)
 
@@ -113,12 +115,7 @@ def _check_addresses(namesrv: str) -> None:
 @_NAME
 def use(name: str) -> None:
     """Select the context that commands use."""
-    contexts = _load()
-    try:
-        contexts.get(name)
-    except REPORTED as error:
-        raise explained(error) from error
-    _save(Contexts(contexts.by_name, name))
+    _change(lambda known: known.selecting(name))
     click.echo(f"using context {name}", err=True)
 
 
@@ -170,10 +167,5 @@ def show(name: str | None, format_name: str) -> None:
 @_NAME
 def delete(name: str) -> None:
     """Delete a context; no cluster is changed."""
-    contexts = _load()
-    try:
-        remaining = contexts.without(name)
-    except REPORTED as error:
-        raise explained(error) from error
-    _save(remaining)
+    _change(lambda known: known.without(name))
     click.echo(f"context {name} is deleted", err=True)
