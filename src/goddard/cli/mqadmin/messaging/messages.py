@@ -1,9 +1,7 @@
 """Verbs that find messages: by id, key, offset and trace."""
 
 import codecs
-import os
 import re
-import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -20,6 +18,7 @@ from goddard.cli.mqadmin.messaging.pulling import pull_page, with_offsets
 from goddard.cli.mqadmin.messaging.running_info import is_push
 from goddard.cli.mqadmin.messaging.sending import result_text
 from goddard.cli.mqadmin.options import Options
+from goddard.cli.mqadmin.private_files import write_private
 from goddard.cli.terminal.mistakes import FailedError
 from goddard.client.errors import ClientError
 from goddard.client.message import Message, ReceivedMessage
@@ -41,7 +40,6 @@ _KINDS: Final = {"K": "key", "T": "tag"}
 _HOUR_MS: Final = 3_600_000
 _SAFE_NAME: Final = re.compile(r"[0-9A-Za-z_-]{1,128}")
 _RESEND_GROUP: Final = "ReSendMsgById"
-_OPEN_FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
 
 
 async def query_by_id(call: Call) -> None:
@@ -178,10 +176,7 @@ def _write_body(one: ReceivedMessage, number: int) -> Path:
     """Write the body to a file, as Java's tool does. The id may be any text: a client chose it."""
     name = one.message_id if _SAFE_NAME.fullmatch(one.message_id) else one.offset_message_id
     path = BODIES / (f"{name}_{number}" if number else name)
-    BODIES.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, _OPEN_FLAGS, stat.S_IRUSR | stat.S_IWUSR)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(one.body)
+    write_private(path, one.body)
     return path
 
 

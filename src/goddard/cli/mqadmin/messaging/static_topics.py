@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from goddard.cli.mqadmin.call import Call
 from goddard.cli.mqadmin.messaging import static_plan
 from goddard.cli.mqadmin.messaging.topics import read_file
+from goddard.cli.mqadmin.private_files import write_private
 from goddard.cli.terminal.mistakes import FailedError
 from goddard.client.errors import BrokerError
 from goddard.protocol.bodies import TopicConfig, encode_body
@@ -85,7 +86,7 @@ async def _configs(admin: "Admin", topic: str) -> static_plan.Configs:
 def _save(call: Call, kind: str, plan: StaticTopicPlan, *, suffix: str) -> None:
     """Write a plan to a file, so that it can be applied again with ``-mf``."""
     path = Path(tempfile.gettempdir()) / f"{plan.topic}-{plan.epoch}{suffix}"
-    path.write_bytes(encode_body(plan))
+    write_private(path, encode_body(plan))
     call.line(f"The {kind} mapping data is written to file {path}")
 
 

@@ -9,6 +9,7 @@ import msgspec
 from goddard.cli.mqadmin.call import Call, in_parallel
 from goddard.cli.mqadmin.java_text import version_text
 from goddard.cli.mqadmin.messaging.stats import count_of_day
+from goddard.cli.mqadmin.private_files import write_private
 from goddard.cli.terminal.mistakes import WrongUsageError
 from goddard.client.admin.values import BrokerPlace
 from goddard.client.errors import BrokerError
@@ -69,9 +70,8 @@ _PROPERTIES: Final = (
 def _write(call: Call, name: str, value: Any) -> None:
     """Write a JSON file into the folder of the option ``-f``, and say so."""
     path = Path(call.options.text("f", _FOLDER)) / name
-    path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(msgspec.to_builtins(value), ensure_ascii=False, indent=2)
-    path.write_text(f"{text}\n", encoding="utf-8")
+    write_private(path, f"{text}\n".encode())
     call.line(f"export {path} success")
 
 
