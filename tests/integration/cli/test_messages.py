@@ -89,6 +89,15 @@ def test_filters(goddard: CommandLine, topic: str) -> None:
     assert bodies(goddard, topic, "--sql", "x < 2") == ["one"]
 
 
+def test_messages_with_one_sharding_key_go_to_one_queue(goddard: CommandLine, topic: str) -> None:
+    options = ("--sharding-key", "s", "--results", "--format", "json")
+    sent = goddard("produce", topic, *options, stdin="".join(f"{n}\n" for n in range(8)))
+    sent_one = goddard("message", "send", topic, "9", "--sharding-key", "s", "--format", "json")
+    lines = [*sent.json_lines(), json.loads(sent_one.out)]
+    assert len(lines) == 9
+    assert len({(line["broker"], line["queue"]) for line in lines}) == 1
+
+
 def test_ranges(goddard: CommandLine, topic: str) -> None:
     goddard("produce", topic, "--sharding-key", "s", stdin="".join(f"{n}\n" for n in range(10)))
     everything = bodies(goddard, topic)

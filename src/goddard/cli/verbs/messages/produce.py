@@ -138,7 +138,8 @@ class _Sending:
                     await self._finish(0)
                     self._fail(line, message)
                 else:
-                    self._pending.append((line, asyncio.create_task(self._producer.send(message))))
+                    send = self._producer.send(message, key=message.sharding_key)
+                    self._pending.append((line, asyncio.create_task(send)))
                     await self._finish(_MAX_PENDING)
                 if self.failure:
                     break
@@ -252,4 +253,4 @@ def _from_json(topic: str, line: bytes) -> Message | str:
 async def send_one(target: Target, message: Message) -> SendResult:
     """Send one message."""
     async with Producer(GROUP, **target.client_keywords()) as producer:
-        return await producer.send(message)
+        return await producer.send(message, key=message.sharding_key)
