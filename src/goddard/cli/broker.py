@@ -20,7 +20,6 @@ from goddard.broker.settings import QUEUE_LOCK_PROPERTY, BrokerConfig
 from goddard.broker.tuning import tune_process
 from goddard.cli.daemon import (
     EXIT_WRONG_CONFIG,
-    HELP_OPTIONS,
     HOME_PROPERTY,
     HOME_VARIABLE,
     OWN_OPTIONS,
@@ -35,6 +34,7 @@ from goddard.cli.daemon import (
     run_until_stopped,
     serve,
 )
+from goddard.cli.terminal.groups import HELP_OPTIONS
 from goddard.errors import ConfigError
 from goddard.transport.client import split_address
 

@@ -41,7 +41,6 @@ _UNUSABLE_FOLDER: Final = frozenset(
 # At most this many unknown keys of a file are listed.
 _MAX_LISTED_KEYS: Final = 10
 
-HELP_OPTIONS: Final = {"help_option_names": ["-h", "--help"]}
 print_config_option: Final = click.option(
     "-p", "--printConfigItem", "print_config", is_flag=True, help="Print all config items and exit."
 )

@@ -12,7 +12,6 @@ from pathlib import Path
 import click
 
 from goddard.cli.daemon import (
-    HELP_OPTIONS,
     HOME_PROPERTY,
     HOME_VARIABLE,
     OWN_OPTIONS,
@@ -25,6 +24,7 @@ from goddard.cli.daemon import (
     run_until_stopped,
     serve,
 )
+from goddard.cli.terminal.groups import HELP_OPTIONS
 from goddard.config import NameServerConfig
 from goddard.nameserver.server import NameServer
 from goddard.transport.connection import address_text

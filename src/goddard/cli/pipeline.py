@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import click
 
-from goddard.cli.daemon import HELP_OPTIONS
 from goddard.cli.render import print_json, print_table
+from goddard.cli.terminal.groups import HELP_OPTIONS
 from goddard.errors import ConfigError, GoddardError
 from goddard.extras import missing_extra, require
 

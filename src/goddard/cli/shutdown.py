@@ -16,7 +16,8 @@ from typing import Final
 
 import click
 
-from goddard.cli.daemon import HELP_OPTIONS, exit_code_of
+from goddard.cli.daemon import exit_code_of
+from goddard.cli.terminal.groups import HELP_OPTIONS
 from goddard.cli.terminal.seconds import Seconds
 
 _SERVERS: Final = {"broker": "mqbroker", "namesrv": "mqnamesrv"}

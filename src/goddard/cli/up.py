@@ -23,8 +23,9 @@ from typing import Final
 import click
 
 from goddard.aio import Admin as AsyncAdmin
-from goddard.cli.daemon import EXIT_WRONG_CONFIG, HELP_OPTIONS, OWN_OPTIONS, error_text
+from goddard.cli.daemon import EXIT_WRONG_CONFIG, OWN_OPTIONS, error_text
 from goddard.cli.replicas import replica_rows
+from goddard.cli.terminal.groups import HELP_OPTIONS
 from goddard.config import NameServerConfig, read_properties
 from goddard.errors import ConfigError
 from goddard.logs import logging_to

@@ -8,7 +8,7 @@ from typing import Final
 from goddard.cli.doctor.facts import BrokerLook, Facts, Finding, Limits, Severity
 from goddard.cli.render import bytes_text, counted
 from goddard.protocol.codes import MASTER_ID, Permission
-from goddard.protocol.names import is_dlq_topic, is_retry_topic, is_system_topic
+from goddard.protocol.names import is_internal_topic
 from goddard.transport.client import split_address
 
 Check = Callable[[Facts, Limits], Iterator[Finding]]
@@ -191,7 +191,7 @@ def _routes(facts: Facts, _: Limits) -> Iterator[Finding]:
             "start the master, or promote a slave: goddard broker promote ADDRESS",
         )
     listed = frozenset().union(*(one.topics for one in facts.second.name_servers))
-    of_brokers = {one.topic for one in facts.topics if not _is_internal(one.topic)}
+    of_brokers = {one.topic for one in facts.topics if not is_internal_topic(one.topic)}
     for topic in sorted(of_brokers - listed):
         yield Finding(
             "routes",
@@ -208,10 +208,6 @@ def _routes(facts: Facts, _: Limits) -> Iterator[Finding]:
             "the name servers know this topic, but no broker that is registered has it",
             "start its broker; or delete the topic: goddard topic delete",
         )
-
-
-def _is_internal(topic: str) -> bool:
-    return is_system_topic(topic) or is_retry_topic(topic) or is_dlq_topic(topic)
 
 
 def _flapping(facts: Facts, _: Limits) -> Iterator[Finding]:
@@ -339,7 +335,7 @@ def _messages(facts: Facts, limits: Limits) -> Iterator[Finding]:
 def _permissions(facts: Facts, limits: Limits) -> Iterator[Finding]:
     yield from _broker_permissions(facts, limits)
     for one in facts.topics:
-        if not _is_internal(one.topic) and one.perm & _READ_WRITE != _READ_WRITE:
+        if not is_internal_topic(one.topic) and one.perm & _READ_WRITE != _READ_WRITE:
             yield Finding(
                 "permissions",
                 _W,

@@ -30,6 +30,7 @@ from goddard.protocol.codes import Permission, RequestCode
 from goddard.protocol.names import (
     DLQ_PREFIX,
     is_dlq_topic,
+    is_internal_topic,
     is_retry_topic,
     is_system_topic,
 )
@@ -227,7 +228,7 @@ class Looking:
 
     async def _largest(self, topics: list[TopicFact]) -> dict[str, int]:
         """The largest of the newest messages of each topic, as stored."""
-        names = sorted({one.topic for one in topics if not _is_internal(one.topic)})
+        names = sorted({one.topic for one in topics if not is_internal_topic(one.topic)})
         return await self._each(names[:_MAX_SAMPLED], self._largest_of)
 
     async def _largest_of(self, topic: str) -> int | None:
@@ -256,7 +257,7 @@ class Looking:
             return []  # their topics are not known
         known = {one.topic for one in topics}
         listed = {topic for one in look.name_servers for topic in one.topics}
-        return sorted(topic for topic in listed - known if not _is_internal(topic))
+        return sorted(topic for topic in listed - known if not is_internal_topic(topic))
 
     async def _wiped(self, sources: list[BrokerPlace], topics: list[TopicFact]) -> list[str]:
         """Brokers that may not be written by the routes, though their topics say otherwise."""
@@ -283,7 +284,3 @@ class Looking:
             return True  # a hole in the routes, which is another finding
         perms = [one.perm for one in found.queue_datas if one.broker_name == place.name]
         return not perms or any(perm & Permission.WRITE for perm in perms)
-
-
-def _is_internal(topic: str) -> bool:
-    return is_system_topic(topic) or is_retry_topic(topic) or is_dlq_topic(topic)

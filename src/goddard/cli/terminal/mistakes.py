@@ -74,4 +74,4 @@ def print_error(program: str, error: click.ClickException) -> None:
 
 
 REPORTED = (GoddardError, OSError)
-"""The errors that a command reports in one line; any other is a bug of ours."""
+"""The errors that a command reports in one line; any other is a bug in Goddard."""

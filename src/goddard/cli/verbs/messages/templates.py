@@ -117,7 +117,7 @@ def json_fields(message: ReceivedMessage) -> dict[str, Any]:
 
 
 _ACCEPTED: Final = ("body", "bodyBase64", "tags", "keys", "properties", "delayLevel", "shardingKey")
-# What json_fields says beside them; no effect when it is sent.
+# Other fields that json_fields writes; ignored when sent.
 _IGNORED: Final = frozenset(
     ("topic", "broker", "queue", "offset", "messageId", "offsetMessageId", "stored")
 ) | {"reconsumeTimes", "originTopic", "failure"}
