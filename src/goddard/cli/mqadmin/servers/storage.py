@@ -9,6 +9,7 @@ from goddard.cli.mqadmin.java_text import message_text, pretty_json, seconds_tex
 from goddard.cli.mqadmin.options import Options
 from goddard.cli.mqadmin.servers.brokers import titled_brokers
 from goddard.cli.terminal.mistakes import FailedError, WrongUsageError
+from goddard.client.admin.requests import broker_addresses
 from goddard.client.message import ReceivedMessage
 from goddard.errors import ConfigError, GoddardError, ProtocolError
 from goddard.protocol.record import iter_records
@@ -120,8 +121,10 @@ async def rocksdb_config_to_json(call: Call) -> None:
     async def export(address: str) -> None:
         await call.admin.export_rocksdb_config(address, kinds)
 
-    place = {"c"} & options.given or {"b"}
-    addresses = await (call.masters() if place == {"b"} else call.masters(broker="-"))
+    if "c" in options:
+        addresses = list(await broker_addresses(call.admin, cluster=options.text("c")))
+    else:
+        addresses = await call.masters()
     for address in addresses:
         await export(address)
     call.line("broker export done.")
