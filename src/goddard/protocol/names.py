@@ -58,6 +58,24 @@ SYSTEM_TOPICS: Final = frozenset(
 )
 """The system topics of every cluster. A broker adds topics named after itself and its cluster."""
 
+SYSTEM_GROUPS: Final = frozenset(
+    {
+        "CID_ONSAPI_OWNER",
+        "CID_ONSAPI_PERMISSION",
+        "CID_ONSAPI_PULL",
+        "CID_ONS-HTTP-PROXY",
+        "CLIENT_INNER_PRODUCER",
+        "DEFAULT_CONSUMER",
+        "DEFAULT_PRODUCER",
+        "FILTERSRV_CONSUMER",
+        "SELF_TEST_C_GROUP",
+        "SELF_TEST_P_GROUP",
+        "TOOLS_CONSUMER",
+        "__MONITOR_CONSUMER",
+    }
+)
+"""Groups of RocketMQ's brokers, clients and tools; others begin with ``SYSTEM_GROUP_PREFIX``."""
+
 UNSENDABLE_TOPICS: Final = frozenset(
     {
         SCHEDULE_TOPIC,

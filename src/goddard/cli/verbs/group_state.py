@@ -1,33 +1,21 @@
 """What commands ask about groups: who has them, who is online, how far they have consumed."""
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from goddard.client.admin.values import GroupProgress
 from goddard.client.errors import BrokerError, NoRouteError
 from goddard.protocol.codes import ResponseCode
-from goddard.protocol.names import is_system_group
+from goddard.protocol.names import SYSTEM_GROUPS, is_system_group
 
 if TYPE_CHECKING:
     from goddard.client.admin.admin import Admin
     from goddard.protocol.bodies_admin import ConsumerConnections
 
-# Groups that RocketMQ's brokers create for themselves.
-_SYSTEM_GROUPS: Final = frozenset(
-    {
-        "CID_ONS-HTTP-PROXY",
-        "CLIENT_INNER_PRODUCER",
-        "FILTERSRV_CONSUMER",
-        "SELF_TEST_C_GROUP",
-        "SELF_TEST_P_GROUP",
-        "TOOLS_CONSUMER",
-    }
-)
-
 
 def is_own_group(group: str) -> bool:
     """Whether a group belongs to RocketMQ itself."""
-    return group in _SYSTEM_GROUPS or is_system_group(group) or group.startswith("CID_ONSAPI")
+    return group in SYSTEM_GROUPS or is_system_group(group) or group.startswith("CID_ONSAPI")
 
 
 async def online_consumers(admin: "Admin", group: str) -> "ConsumerConnections | None":

@@ -19,6 +19,7 @@ from goddard.protocol.bodies_admin import BrokerStats, SubscriptionGroupTable
 from goddard.protocol.codes import CURRENT_VERSION
 from goddard.protocol.names import (
     SCHEDULE_TOPIC,
+    SYSTEM_GROUPS,
     TRANS_HALF_TOPIC,
     is_dlq_topic,
     is_retry_topic,
@@ -31,22 +32,6 @@ if TYPE_CHECKING:
 
 _FOLDER: Final = "/tmp/rocketmq/export"
 _PERMISSION_BITS: Final = 7
-# Groups that RocketMQ's brokers create for themselves.
-_SYSTEM_GROUPS: Final = frozenset(
-    {
-        "CID_ONSAPI_OWNER",
-        "CID_ONSAPI_PERMISSION",
-        "CID_ONSAPI_PULL",
-        "CID_ONS-HTTP-PROXY",
-        "DEFAULT_CONSUMER",
-        "DEFAULT_PRODUCER",
-        "FILTERSRV_CONSUMER",
-        "SELF_TEST_C_GROUP",
-        "SELF_TEST_P_GROUP",
-        "TOOLS_CONSUMER",
-        "__MONITOR_CONSUMER",
-    }
-)
 _PROPERTIES: Final = (
     "autoCreateSubscriptionGroup",
     "autoCreateTopicEnable",
@@ -152,7 +137,7 @@ async def user_groups(admin: "Admin", broker: str) -> SubscriptionGroupTable:
     table.subscription_group_table = {
         group: config
         for group, config in table.subscription_group_table.items()
-        if not is_system_group(group) and group not in _SYSTEM_GROUPS
+        if not is_system_group(group) and group not in SYSTEM_GROUPS
     }
     return table
 
