@@ -1,11 +1,13 @@
 """The session: sharing, name servers, periodic tasks, requests to and from brokers."""
 
 import asyncio
+import gc
 import http.server
 import logging
 import os
 import threading
 import traceback
+import weakref
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Unpack
 
@@ -171,6 +173,17 @@ async def test_brokers_know_a_producer_only_while_it_runs(site: Site) -> None:
         async with Producer(group, name_servers=site.namesrv, topics=[topic]) as producer:
             assert await known_ids(watcher) == {producer.client_id}
         assert await known_ids(watcher) == set()
+
+
+def test_session_that_was_never_stopped_is_freed_with_its_loop() -> None:
+    async def leave_open() -> weakref.ref[Session]:
+        session = new_session("127.0.0.1:1")
+        await session.start()
+        return weakref.ref(session)
+
+    session = asyncio.run(leave_open())
+    gc.collect()
+    assert session() is None
 
 
 def test_client_cannot_be_used_on_another_loop() -> None:

@@ -11,7 +11,7 @@ callers that need the same route share one request.
 import asyncio
 import logging
 from typing import ClassVar, Final, Self
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from goddard.client import broker_api
 from goddard.client.errors import (
@@ -75,9 +75,11 @@ _ROUTE_FAILURES: Final = (RemotingError, NameServerError, BrokerError, ProtocolE
 class Session:
     """What clients share; get one from ``Session.shared``. See the module's documentation."""
 
-    _by_loop: ClassVar[WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, "Session"]]] = (
-        WeakKeyDictionary()
-    )
+    # Weak in both directions, because a session has its loop: clients that were never stopped are
+    # freed with a loop that is closed.
+    _by_loop: ClassVar[
+        WeakKeyDictionary[asyncio.AbstractEventLoop, WeakValueDictionary[str, "Session"]]
+    ] = WeakKeyDictionary()
 
     def __init__(self, options: SessionOptions, *, environment: Environment | None = None) -> None:
         environment = environment or Environment()
@@ -122,8 +124,8 @@ class Session:
         A new session is shared once ``start`` is called. There must be no await between the two
         calls.
         """
-        sessions = Session._by_loop.get(asyncio.get_running_loop(), {})
-        session = sessions.get(options.client_id)
+        sessions = Session._by_loop.get(asyncio.get_running_loop())
+        session = None if sessions is None else sessions.get(options.client_id)
         if session is None:
             return Session(options, environment=environment)
         if session.options != options:
@@ -143,7 +145,8 @@ class Session:
         """Use the session; the first user starts it. Each client calls this and ``stop`` once."""
         self._guard.check()
         if not self._is_closed:
-            Session._by_loop.setdefault(self._loop, {}).setdefault(self.client_id, self)
+            sessions = Session._by_loop.setdefault(self._loop, WeakValueDictionary())
+            sessions.setdefault(self.client_id, self)
         async with self._state_lock:
             if self._is_closed:
                 # It was closed while this call waited: another start failed or was cancelled.
@@ -200,8 +203,8 @@ class Session:
         _logger.info("the client factory [%s] start OK", self.client_id)
 
     async def _close(self) -> None:
-        sessions = Session._by_loop.get(self._loop, {})
-        if sessions.get(self.client_id) is self:
+        sessions = Session._by_loop.get(self._loop)
+        if sessions is not None and sessions.get(self.client_id) is self:
             del sessions[self.client_id]
         self._is_closed = True
         await finish(self._tasks.stop, self._client.close)

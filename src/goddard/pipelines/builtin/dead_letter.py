@@ -66,7 +66,7 @@ def replay(
 
 
 def _send(chosen: DataFrame, job: Job) -> None:
-    # One that died again was sent again before: it says so anew.
+    # One that died again was sent again before: it says so again.
     reserved = sorted(RESERVED_PROPERTIES | {PROPERTY_SHARDING_KEY, REPLAYED})
     kept = sf.map_filter(
         "properties", lambda name, _: ~name.isin(reserved) & ~name.startswith("__")
