@@ -152,7 +152,8 @@ def serve(
     if home and printed is None:
         # Log the error, too. If the log file cannot be written, that is already reported above.
         with contextlib.suppress(ConfigError), _logging(daemon, home):
-            _log.error("%s ends: %s", daemon.program, text)
+            # Several processes may write one file.
+            _log.error("%s (process %d) ends: %s", daemon.program, os.getpid(), text)
     return code
 
 
