@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from goddard.environment.files import SystemFiles
@@ -107,6 +108,17 @@ def test_a_topic_can_be_created_while_its_old_files_are_deleted(tmp_path: Path) 
     with SmallStore(tmp_path) as store:
         assert store.report.is_clean
         assert store.get("Doomed", 0, 20, 32).queue_offsets == [*range(20, 40)]
+        assert not (tmp_path / "consumequeue.deleted").exists()
+
+
+def test_topics_are_deleted_by_several_threads(tmp_path: Path) -> None:
+    with SmallStore(tmp_path) as store:
+        topics = [f"Doomed{number}" for number in range(64)]
+        for topic in topics:
+            store.put_many([prepared(topic)] * 2)
+        store.tick()
+        with ThreadPoolExecutor(4) as threads:
+            assert list(threads.map(store.delete_topic, topics, timeout=60)) == [1] * len(topics)
         assert not (tmp_path / "consumequeue.deleted").exists()
 
 

@@ -227,6 +227,8 @@ class Upkeep:
                 folders.append(parts.queues.move_away(queue))
         for folder in filter(None, folders):
             parts.queues.delete_folder(folder)
+        with self._queue_files:  # another thread may move a queue there
+            parts.queues.remove_deleted()
 
     def disk_ratio(self) -> float:
         """The used share of the disk that holds the commit log."""

@@ -157,9 +157,13 @@ class QueueTable:
             for name in self._files.names(folder):
                 self._files.unlink(folder / name)
             self._files.remove_directory(folder)
-            if not self._files.names(self._deleted):
-                with suppress(OSError):  # another queue was moved there
-                    self._files.remove_directory(self._deleted)
+
+    def remove_deleted(self) -> None:
+        """Remove the directory of deleted queues if it is empty. Never while ``move_away`` runs."""
+        with disk_errors("remove", self._deleted):
+            is_there = self._files.facts(self._deleted) is not None
+            if is_there and not self._files.names(self._deleted):
+                self._files.remove_directory(self._deleted)
 
     def delete_leftovers(self) -> None:
         """Delete what a crash left of deleted queues."""
@@ -167,6 +171,7 @@ class QueueTable:
             names = self._files.names(self._deleted)
         for name in names:
             self.delete_folder(self._deleted / name)
+        self.remove_deleted()
 
     def delete_files(self, paths: Iterable[Path]) -> None:
         """Delete files that their queues have forgotten. Needs no lock."""
@@ -181,6 +186,7 @@ class QueueTable:
             folder = self.move_away(queue)
             if folder is not None:
                 self.delete_folder(folder)
+        self.remove_deleted()
 
     @property
     def waiting(self) -> list[ConsumeQueue]:
