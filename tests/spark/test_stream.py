@@ -92,6 +92,10 @@ def test_checkpoint_of_another_topic_is_refused(ours: Site) -> None:
 def test_batches_are_limited_by_their_bytes(site: Site) -> None:
     topic = NumberedTopic(site, "stream-bytes")
     write_bodies({"nameServers": site.namesrv, "topic": topic.name}, [b"%0500d" % 0] * 12_000)
+    with Admin(site.namesrv) as admin:  # RocketMQ's broker writes queues after its answer
+        wait_until(
+            lambda: admin.topic_stats(topic.name).message_count == 12_000, _SECONDS, "all are there"
+        )
     stream = ManualStream(topic.options(startingOffsets="earliest", maxBytesPerTrigger="2m"))
     limit = stream.reader.getDefaultReadLimit()
     end = stream.reader.latestOffset(stream.offset, limit)
