@@ -185,7 +185,7 @@ def run(
         if running and time.monotonic() - reported >= REPORT_SECONDS:
             reported = time.monotonic()
             print("; ".join(group.progress for group in running), flush=True)
-    return codes
+    return {name: codes[name] for name in names}
 
 
 if __name__ == "__main__":
