@@ -94,7 +94,7 @@ def check_table(
     """The columns that the table lacks, or that have fields which it lacks.
 
     ConfigError if the table cannot take the rows. Neither library looks: files that do not fit
-    would be found out by whoever reads the table.
+    would only be found when the table is read.
     """
     if list(table_partitions) != list(partition_by):
         there, now = (", ".join(each) or "nothing" for each in (table_partitions, partition_by))

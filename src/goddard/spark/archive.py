@@ -7,8 +7,8 @@ has the archive up to the seam, and the topic from there. Both ends are determin
 is called, and the frame keeps them: its rows are the same each time it is evaluated, also if a
 pipeline appends to the archive in the meantime.
 
-The archive tells the seam by its rows alone, whoever wrote it. A queue whose offsets have a gap in
-the archive, or between the archive and the topic, has lost messages.
+The rows of the archive alone determine the seam, whichever program wrote them. A queue whose
+offsets have a gap in the archive, or between the archive and the topic, has lost messages.
 """
 
 import importlib

@@ -227,7 +227,7 @@ async def test_a_disk_that_is_full(
             (one,) = await asyncio.to_thread(doctor, goddard, "disk", "-n", namesrv)
     assert (one["severity"], one["problem"].startswith(problem)) == (severity, True)
     assert "fileReservedTime" in one["advice"]
-    # Whoever starts the broker at a terminal is told, too.
+    # The broker also prints it at its terminal.
     refused = f"the disk of {tmp_path / 'store'} is 95% full: messages are refused; free space"
     assert warnings == ([refused] if severity == "error" else [])
 
